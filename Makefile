@@ -1,0 +1,53 @@
+# `make serve` and `make test` are all a newcomer needs: each creates what it lacks in .venv.
+# Make and Python 3.11 or newer must be there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+# Nothing is reported to anybody. Set before Ray and Chroma start, which read them at once.
+export RAY_USAGE_STATS_ENABLED := 0
+export ANONYMIZED_TELEMETRY := False
+export HF_HUB_DISABLE_TELEMETRY := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: help serve test check models format clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+serve: models ## Start the service on 127.0.0.1:8000 (first time: install, fetch models, ingest)
+	@$(BIN)/retrieval doctor --config serve_config.yaml
+	@PATH="$(CURDIR)/$(BIN):$$PATH" exec $(BIN)/serve run serve_config.yaml
+
+models: $(VENV)/.core ## Fetch the in-the-box models (70 MB) into .models
+	@$(BIN)/retrieval models pull
+
+test: $(VENV)/.dev models ## Run every test: unit, wiring, integration, faults
+	@$(BIN)/retrieval models pull all-MiniLM-L6-v2
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting, types, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## Delete the environment, the models and the knowledge base
+	rm -rf $(VENV) .models .kb
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	@echo "installing into $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "installing the development tools into $(VENV) ..."
+	@$(PIP) --editable '.[dev,embeddings-local,embeddings-cloud]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Collections in BEIR layout, runs, metrics and reports; stands on top of the pipeline."""

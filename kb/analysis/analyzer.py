@@ -1,0 +1,123 @@
+"""The lexical leg's analyser: what counts as the same word, and what never does."""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from functools import lru_cache
+
+import snowballstemmer
+
+from kb.analysis.stop_words import STOP_WORDS
+from kb.types import Locale
+
+_SNOWBALL: dict[Locale, str] = {"en": "english", "es-419": "spanish", "pt-BR": "portuguese"}
+
+_UNITS = "mcg|µg|μg|ug|mg|kg|g|ml|dl|l|iu|meq|mmol|mm|cm|kcal|hours?|hrs?|h|min|days?|x|%"
+_TOKEN = re.compile(
+    # A number keeps its separators and gives up a unit glued to it: 2.5mg is 2.5 and mg.
+    rf"(?<!\w)(?P<number>[.,]?\d+(?:[.,]\d+)*)(?P<unit>{_UNITS})?(?!\w)"
+    # Anything else is a word or a code, kept whole across inner hyphens and apostrophes.
+    r"|(?P<word>\w+(?:[-'’]\w+|\.\d+)*)"
+)
+# Scripts that are written without spaces: kana, Han, Hangul is spaced, Thai, Lao, Khmer, Burmese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
+)
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_UNIT_NAMES = {"μg": "mcg", "µg": "mcg", "ug": "mcg"}
+
+_stemmers_in_use = threading.Lock()
+
+
+def analyze(text: str, locale: Locale) -> list[str]:
+    """Give the tokens of a text, in order.
+
+    Compatibility forms, case, accents (but not ``ñ``) and invisible characters are made equal;
+    numbers stay values, so that 2.5 is never 25; words are stemmed before accents are folded,
+    since the stemmer reads them; scripts without spaces become character pairs.
+
+    >>> analyze("Take 2.5mg of Warfarin", "en")
+    ['take', '2.5', 'mg', 'warfarin']
+    """
+    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).casefold()
+    # Case folding can leave the composed form (ẞ, İ): compose again, or accents would split words.
+    text = unicodedata.normalize("NFKC", text)
+    tokens: list[str] = []
+    for match in _TOKEN.finditer(text):
+        if number := match["number"]:
+            tokens.append(_number(number))
+            if unit := match["unit"]:
+                tokens.append(_UNIT_NAMES.get(unit, unit))
+        else:
+            tokens.extend(_word(match["word"], locale))
+    return tokens
+
+
+def _number(digits: str) -> str:
+    """Write a number one way: ``1,000`` is 1000, ``2,5`` and ``2.50`` are 2.5, ``.5`` is 0.5.
+
+    What is no plain number (``14.2.1.0``) is a code and stays as it is.
+    """
+    digits = digits.replace(",", "") if _GROUPED.fullmatch(digits) else digits.replace(",", ".")
+    if digits.count(".") > 1:
+        return digits
+    whole, dot, fraction = digits.partition(".")
+    fraction = fraction.rstrip("0")
+    whole = whole.lstrip("0") or "0"
+    return f"{whole}.{fraction}" if dot and fraction else whole
+
+
+def _word(word: str, locale: Locale) -> list[str]:
+    if word in STOP_WORDS[locale]:
+        return []
+    if _UNSPACED.search(word):
+        return _character_pairs(word)
+    word = word.replace("’", "'")
+    whole = _normal_form(_UNIT_NAMES.get(word, word), locale)
+    if "-" not in word:
+        return [whole]
+    # A hyphenated code is findable whole and by part.
+    parts = (part for part in word.split("-") if part and part not in STOP_WORDS[locale])
+    return [whole, *(_normal_form(part, locale) for part in parts)]
+
+
+def _character_pairs(word: str) -> list[str]:
+    tokens: list[str] = []
+    end = 0
+    for run in _UNSPACED.finditer(word):
+        tokens.extend(filter(None, (word[end : run.start()],)))
+        text = run.group()
+        tokens.extend(text[i : i + 2] for i in range(max(1, len(text) - 1)))
+        end = run.end()
+    tokens.extend(filter(None, (word[end:],)))
+    return tokens
+
+
+@lru_cache(maxsize=50_000)
+def _normal_form(word: str, locale: Locale) -> str:
+    # A code (a1c, b12) has no grammar to strip.
+    return fold_accents(word if any(map(str.isdigit, word)) else _stem(word, locale))
+
+
+def _stem(word: str, locale: Locale) -> str:
+    with _stemmers_in_use:  # Snowball's stemmers keep the word in themselves while they work.
+        return str(_stemmer(locale).stemWord(word))
+
+
+@lru_cache(maxsize=len(_SNOWBALL))
+def _stemmer(locale: Locale) -> snowballstemmer.stemmer:
+    return snowballstemmer.stemmer(_SNOWBALL[locale])
+
+
+def fold_accents(word: str) -> str:
+    """Drop accents, except the tilde of ``ñ``, which makes another letter.
+
+    >>> fold_accents("medicación para el niño")
+    'medicacion para el niño'
+    """
+    decomposed = unicodedata.normalize("NFD", word.replace("ñ", "\x00"))
+    bare = "".join(char for char in decomposed if not unicodedata.combining(char))
+    return unicodedata.normalize("NFC", bare.replace("\x00", "ñ"))

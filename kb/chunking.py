@@ -1,0 +1,108 @@
+"""Cut cards into sub-chunks. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kb.types import Card, SubChunk
+
+MAX_TOKENS = 80
+"""About the longest passage, title and section included: a cross-encoder pays for each token."""
+
+CHUNKING_VERSION = 1
+"""Raise it when the same cards would give other sub-chunks: generations are then rebuilt."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+(?=[^\s])")
+_ABBREVIATION = re.compile(
+    r"(?:^|\s|\()(?:e\.g|i\.e|etc|vs|dr|mr|mrs|ms|no|approx|st)\.$", re.IGNORECASE
+)
+_PIECE = re.compile(r"\w+|[^\w\s]")
+_LONG_WORD = 6
+
+
+def split_card(card: Card) -> list[SubChunk]:
+    """Cut a card into sub-chunks of whole sentences; joined, they hold the whole body.
+
+    A section is never mixed with the next. A single sentence that is too long is cut between
+    words.
+    """
+    chunks: list[SubChunk] = []
+    for section in card.sections:
+        room = MAX_TOKENS - estimate_tokens(f"{card.title} - {section.heading}: ")
+        for text in _pack(section.text, max(room, MAX_TOKENS // 4)):
+            ordinal = len(chunks) + 1
+            chunks.append(
+                SubChunk(
+                    id=f"{card.id}:{card.locale}:{ordinal}",
+                    card_id=card.id,
+                    locale=card.locale,
+                    ordinal=ordinal,
+                    title=card.title,
+                    category=card.category,
+                    section=section.heading,
+                    text=text,
+                    drugs=card.drugs,
+                    sources=tuple(
+                        source
+                        for source in card.sources
+                        if not source.sections or section.heading in source.sections
+                    )
+                    or card.sources,
+                )
+            )
+    return chunks
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate a sub-word tokenizer's count without loading one.
+
+    >>> estimate_tokens("Take 2.5 mg.")
+    6
+    """
+    return sum(1 + (len(piece) - 1) // _LONG_WORD for piece in _PIECE.findall(text))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield sentences and list items, in order, without blanks around them."""
+    for line in text.split("\n"):
+        kept = ""
+        for part in _SENTENCE_END.split(line.strip()):
+            kept = f"{kept} {part}" if kept else part
+            if not _ABBREVIATION.search(kept):
+                if kept:
+                    yield kept
+                kept = ""
+        if kept:
+            yield kept
+
+
+def _pack(text: str, room: int) -> Iterator[str]:
+    """Join neighbouring sentences while they fit into ``room`` estimated tokens."""
+    packed, used = list[str](), 0
+    for sentence in sentences(text):
+        for part in _cut(sentence, room):
+            cost = estimate_tokens(part)
+            if packed and used + cost > room:
+                yield " ".join(packed)
+                packed, used = [], 0
+            packed.append(part)
+            used += cost
+    if packed:
+        yield " ".join(packed)
+
+
+def _cut(sentence: str, room: int) -> Iterator[str]:
+    """Cut a sentence between words so that each part fits, as far as words allow."""
+    if estimate_tokens(sentence) <= room:
+        yield sentence
+        return
+    words, used = list[str](), 0
+    for word in sentence.split():
+        cost = estimate_tokens(word)
+        if words and used + cost > room:
+            yield " ".join(words)
+            words, used = [], 0
+        words.append(word)
+        used += cost
+    yield " ".join(words)

@@ -1,0 +1,146 @@
+"""Immutable versions of the knowledge base, and the one pointer that says which is served.
+
+KB_HOME/
+  CURRENT                    the id of the published generation, replaced atomically
+  ingest.lock                held while one is being built
+  generations/<id>/
+    chroma/                  the store
+    manifest.json            written last: a generation without it was never finished
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from kb.errors import StoreError
+from kb.protocols import VectorStore
+from kb.types import Fingerprint, SubChunk
+
+_KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a generation holds. ``fingerprint`` is None when it has no vector space."""
+
+    id: str
+    created: str
+    rows: int
+    content_hash: str
+    fingerprint: Fingerprint | None
+
+
+class Generations:
+    """The generations under one ``KB_HOME``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def folder(self, generation_id: str) -> Path:
+        """Say where a generation lies."""
+        return self.home / "generations" / generation_id
+
+    def current(self) -> Manifest | None:
+        """Read the published generation's manifest; None when nothing was ever published.
+
+        Raises:
+            StoreError: the pointer names a generation that is not there or not readable.
+        """
+        try:
+            return self.read((self.home / "CURRENT").read_text("utf-8").strip())
+        except FileNotFoundError:
+            return None
+
+    def read(self, generation_id: str) -> Manifest:
+        """Read a generation's manifest. Raises StoreError."""
+        path = self.folder(generation_id) / "manifest.json"
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            made_by = data.pop("fingerprint")
+            return Manifest(**data, fingerprint=Fingerprint(**made_by) if made_by else None)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"{path}: cannot be read ({type(error).__name__}); run `retrieval ingest`"
+            ) from error
+
+    def open_store(self, manifest: Manifest) -> VectorStore:
+        """Open a generation's store for reading. Raises StoreError when it does not fit."""
+        from kb.stores.chroma import ChromaStore
+
+        store = ChromaStore.open(self.folder(manifest.id) / "chroma")
+        if (found := store.count()) != manifest.rows:
+            raise StoreError(
+                f"generation {manifest.id} holds {found} rows, its manifest says {manifest.rows}; "
+                "run `retrieval ingest`"
+            )
+        return store
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the right to build. Raises StoreError at once when another process has it."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.home / "ingest.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise StoreError(f"{self.home}: another ingest is running; wait for it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def publish(self, manifest: Manifest) -> None:
+        """Finish a generation and make it the current one; the switch is one atomic rename."""
+        path = self.folder(manifest.id) / "manifest.json"
+        _write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
+        _write_atomically(self.home / "CURRENT", manifest.id + "\n")
+        self._prune(manifest.id)
+
+    def discard_unfinished(self) -> None:
+        """Delete what a crashed ingest left. Call it with the lock held."""
+        for folder in (self.home / "generations").glob("*"):
+            if not (folder / "manifest.json").is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _prune(self, current_id: str) -> None:
+        finished = sorted(path.parent for path in self.home.glob("generations/*/manifest.json"))
+        for folder in finished[:-_KEPT]:
+            if folder.name != current_id:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGeneration:
+    """A generation's manifest and rows, as the legs and the ingress keep them in memory."""
+
+    manifest: Manifest
+    chunks: tuple[SubChunk, ...]
+
+
+def load_generation(home: Path, generation_id: str) -> tuple[LoadedGeneration, VectorStore]:
+    """Read a generation: its rows, and its open store for the vectors.
+
+    Raises:
+        StoreError: it is not there or cannot be read.
+    """
+    generations = Generations(home)
+    manifest = generations.read(generation_id)
+    store = generations.open_store(manifest)
+    return LoadedGeneration(manifest, tuple(store.chunks())), store
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    building = path.with_name(path.name + ".new")
+    with building.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    building.replace(path)

@@ -1,0 +1,1 @@
+"""What the outside sees, and what the ingress does."""

@@ -1,0 +1,120 @@
+"""The Ingress deployment: handles behind the pipeline's protocols, nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.util.metrics import Counter, Histogram
+
+from kb.errors import StageUnavailable
+from kb.generations import load_generation
+from serve.adapters import DenseAdapter, LexicalAdapter, RerankAdapter
+from serve.api import Backend, create_api
+from serve.pipeline import HybridPipeline
+from serve.settings import Settings, change_live
+from serve.stages import Stages
+from serve.telemetry import Telemetry, set_up_tracing
+
+_STAGE_BOUNDARIES_MS = [0.5, 1, 2, 5, 10, 20, 50, 75, 100, 125, 150, 200, 300, 500, 1000, 2000]
+
+
+class HandleCaller:
+    """Call a stage on one of its replicas; drop the call when the caller stops waiting."""
+
+    def __init__(self, stage: str, handle: DeploymentHandle[Any]) -> None:
+        self._stage = stage
+        self._handle = handle
+
+    async def __call__(self, method: str, *args: Any) -> Any:
+        """Give what the method returns. Raises StageUnavailable when no replica can answer."""
+        response = getattr(self._handle, method).remote(*args)
+        try:
+            return await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except BackPressureError:
+            raise StageUnavailable(self._stage, "overloaded") from None
+        except RayActorError:
+            raise StageUnavailable(self._stage, "replica_died") from None
+        except RayTaskError as error:
+            # The traceback is in the replica's log; only the kind of error goes on from here.
+            raise StageUnavailable(self._stage, "failed", type(error.cause).__name__) from None
+        except (RayError, RayServeException) as error:
+            raise StageUnavailable(self._stage, "unavailable", type(error).__name__) from None
+
+
+class RayMetrics:
+    """Count with Ray, which exports for Prometheus."""
+
+    def __init__(self) -> None:
+        self._requests = Counter(
+            "adherence_requests", "Answered requests by path.", tag_keys=("path",)
+        )
+        self._degraded = Counter(
+            "adherence_degraded",
+            "Stages that did not run as configured.",
+            tag_keys=("stage", "reason"),
+        )
+        self._stages = Histogram(
+            "adherence_stage_ms",
+            "Duration of a stage as the ingress sees it, in milliseconds.",
+            boundaries=_STAGE_BOUNDARIES_MS,
+            tag_keys=("stage",),
+        )
+
+    def request(self, path: str) -> None:
+        """Count an answered request by its path."""
+        self._requests.inc(tags={"path": path})
+
+    def degraded(self, stage: str, reason: str) -> None:
+        """Count a stage that did not run as configured."""
+        self._degraded.inc(tags={"stage": stage, "reason": reason})
+
+    def stage(self, stage: str, milliseconds: float) -> None:
+        """Record how long a stage took."""
+        self._stages.observe(milliseconds, tags={"stage": stage})
+
+
+# The argument-less form takes the application that `__serve_build_asgi_app__` gives once the
+# handles exist, so that the API stays an ordinary FastAPI factory, testable without Ray.
+@serve.ingress()
+class Ingress:
+    """Serve the API over the pipeline."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        generation: str,
+        bm25: DeploymentHandle[Any],
+        dense: DeploymentHandle[Any],
+        reranker: DeploymentHandle[Any],
+    ) -> None:
+        set_up_tracing(settings)
+        self._at_start = self._settings = settings
+        loaded, _ = load_generation(settings.kb_home, generation)
+        stages = Stages(
+            LexicalAdapter(HandleCaller("bm25", bm25)),
+            DenseAdapter(HandleCaller("dense", dense)),
+            RerankAdapter(HandleCaller("rerank", reranker)),
+        )
+        self._pipeline = HybridPipeline(stages, loaded, Telemetry(RayMetrics()))
+        self._pipeline.warm_up()
+
+    def reconfigure(self, user_config: dict[str, Any] | None) -> None:
+        """Apply live settings on top of those at the start.
+
+        Raises:
+            SettingsError: a name is unknown, or cannot change while serving.
+        """
+        self._settings = change_live(self._at_start, user_config or {})
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Give Ray Serve the application."""
+        return create_api(Backend(self._pipeline, lambda: self._settings))

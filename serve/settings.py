@@ -1,0 +1,164 @@
+"""Every knob, its default and its bounds."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kb.embedders.factory import EmbedderConfig
+from kb.errors import SettingsError
+from kb.models import ModelStore, find_spec
+
+
+def _split_commas(value: object) -> object:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+def _none_word(value: object) -> object:
+    return None if isinstance(value, str) and value.lower() in {"", "none", "null"} else value
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+
+
+class Settings(BaseModel):
+    """What can be set, in ``serve_config.yaml`` (``args``), by environment or by ``--set``.
+
+    The environment variable of a setting is its name in capitals. Those in ``LIVE_SETTINGS`` can
+    also be changed while the service runs, through the Ingress deployment's ``user_config``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    # Places
+    kb_cards: Path = Field(
+        default_factory=lambda: Path(str(resources.files("kb"))) / "content",
+        description="The cards that are ingested.",
+    )
+    kb_home: Path = Field(Path(".kb"), description="The store and its generations.")
+    model_home: Path = Field(Path(".models"), description="The model store.")
+    ingest_on_start: bool = Field(True, description="Ingest when there is no knowledge base yet.")
+
+    # Models
+    embedder_models: _Names = Field(
+        ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
+        description="Local embedders by preference; VOYAGE_API_KEY puts Voyage before them.",
+    )
+    reranker_models: _Names = Field(
+        ("BAAI/bge-reranker-v2-m3", "BAAI/bge-reranker-base", "ms-marco-MiniLM-L-12-v2"),
+        description="Rerankers by preference; the first that is present and loads is used.",
+    )
+    voyage_base_url: Annotated[str | None, BeforeValidator(_none_word)] = Field(
+        None, description="Another address of Voyage's API."
+    )
+    model_threads: int = Field(1, ge=1, le=64, description="Threads of one model replica.")
+
+    # The switch, and the stages
+    retrieval_hybrid_enabled: bool = Field(True, description="False returns to dense only.")
+    rerank_enabled: bool = Field(True, description="False ends with fusion.")
+    rrf_k: float = Field(60.0, gt=0, le=1000, description="The constant of rank fusion.")
+    bm25_weight: float = Field(1.0, ge=0, le=100, description="The lexical leg's weight.")
+    dense_weight: float = Field(1.0, ge=0, le=100, description="The dense leg's weight.")
+    candidate_multiplier: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="Hits asked of a leg for each hit wanted. With the cap below every top_k asks "
+        "alike, so that the answer for 3 begins the answer for 10.",
+    )
+    candidate_max: int = Field(50, ge=1, le=1000, description="Hits asked of a leg at most.")
+    reranker_max_input: int = Field(20, ge=0, le=200, description="Candidates reranked at most.")
+    min_similarity: Annotated[float | None, BeforeValidator(_none_word)] = Field(
+        None, ge=-1, le=1, description="Cosine below which a hit is dropped; ships off."
+    )
+
+    # Time
+    deadline_ms: int = Field(1000, ge=20, le=60_000, description="For a request that names none.")
+    leg_timeout_ms: int = Field(500, ge=5, le=60_000, description="For a leg.")
+    rerank_budget_ms: int = Field(150, ge=0, le=60_000, description="For reranking.")
+
+    # Observation
+    trace_exporter: Literal["none", "console", "otlp", "file"] = Field(
+        "none", description="Where spans go; OTEL_EXPORTER_OTLP_ENDPOINT names an OTLP collector."
+    )
+    trace_file: Path = Field(Path("traces.jsonl"), description="For the file exporter.")
+
+    def resolved(self) -> Settings:
+        """Make every place absolute, since replicas may run in another directory."""
+        places = ("kb_cards", "kb_home", "model_home", "trace_file")
+        return self.model_copy(update={name: getattr(self, name).absolute() for name in places})
+
+    def embedder_config(self) -> EmbedderConfig:
+        """Say how to make an embedder."""
+        return EmbedderConfig(
+            store=ModelStore(self.model_home),
+            preference=self.embedder_models,
+            voyage_base_url=self.voyage_base_url,
+            query_timeout_s=self.leg_timeout_ms / 1000,
+            threads=self.model_threads,
+        )
+
+
+LIVE_SETTINGS = frozenset(
+    {
+        "retrieval_hybrid_enabled",
+        "rerank_enabled",
+        "rrf_k",
+        "bm25_weight",
+        "dense_weight",
+        "candidate_multiplier",
+        "candidate_max",
+        "reranker_max_input",
+        "min_similarity",
+        "deadline_ms",
+        "leg_timeout_ms",
+        "rerank_budget_ms",
+    }
+)
+
+
+def load_settings(
+    given: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Combine defaults, ``given`` (a file's), the environment and ``overrides`` (flags), each
+    winning over the one before.
+
+    Raises:
+        SettingsError: a name is unknown or a value impossible; the message names it.
+    """
+    from_environment = {
+        name: environ[name.upper()] for name in Settings.model_fields if name.upper() in environ
+    }
+    return _validate({**(given or {}), **from_environment, **(overrides or {})}).resolved()
+
+
+def change_live(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Apply a ``user_config`` to running settings. Raises SettingsError naming what cannot be."""
+    for name in changes:
+        if name in Settings.model_fields and name not in LIVE_SETTINGS:
+            raise SettingsError(f"setting {name!r} cannot change while serving; restart with it")
+    return _validate({**settings.model_dump(), **changes})
+
+
+def _validate(values: Mapping[str, Any]) -> Settings:
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingsError(f"unknown setting {name!r}{hint}") from None
+        raise SettingsError(f"setting {name!r}: {first['msg']}") from None
+    for name in (*settings.embedder_models, *settings.reranker_models):
+        find_spec(name)
+    return settings
