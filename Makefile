@@ -12,14 +12,18 @@ export ANONYMIZED_TELEMETRY := False
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help serve test check models format clean
+.PHONY: help serve deploy test check models format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 serve: models ## Start the service on 127.0.0.1:8000 (first time: install, fetch models, ingest)
 	@$(BIN)/retrieval doctor --config serve_config.yaml
-	@PATH="$(CURDIR)/$(BIN):$$PATH" exec $(BIN)/serve run serve_config.yaml
+	@PATH="$(CURDIR)/$(BIN):$$PATH" RAY_ADDRESS=$${RAY_ADDRESS:-local} exec $(BIN)/serve run serve_config.yaml
+
+deploy: $(VENV)/.core ## Apply an edited serve_config.yaml to the running service
+	@$(BIN)/retrieval doctor --config serve_config.yaml --running
+	@RAY_AUTH_MODE=token $(BIN)/serve deploy serve_config.yaml
 
 models: $(VENV)/.core ## Fetch the in-the-box models (70 MB) into .models
 	@$(BIN)/retrieval models pull

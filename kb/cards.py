@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from kb.types import Card, Category, Locale, Section, Source
 MAX_CARD_BYTES = 64 * 1024
 LOCALES: tuple[Locale, ...] = get_args(Locale)
 
-_FENCE = re.compile(r"^\s{0,3}(```|~~~)")
-_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
+_FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<rest>.*)")
+_HEADING = re.compile(r"#{1,6}[ \t]+(.*)")
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
 _Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=80)]
@@ -102,12 +103,18 @@ def read_card(path: Path) -> Card:
 
 
 def _card_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*.md")):
-        if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
-            raise CardError(
-                str(path), 1, f"is a symbolic link to {path.resolve()}; put the card itself here"
-            )
-        yield path
+    """Find the card files, by path ascending; refuse links, which could lead anywhere."""
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            path = Path(parent) / name
+            if path.is_symlink():
+                target = path.readlink()
+                raise CardError(
+                    str(path), 1, f"is a symbolic link to {target}; put the card itself here"
+                )
+            if name.endswith(".md"):
+                yield path
 
 
 def _read_text(path: Path) -> str:
@@ -148,8 +155,10 @@ def _parse_header(path: Path, header: str) -> _CardMeta:
     except yaml.MarkedYAMLError as error:
         line = _line_of(error.problem_mark)
         raise CardError(str(path), line, f"invalid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise CardError(str(path), 1, f"invalid YAML: {type(error).__name__}") from None
+    # PyYAML lets the errors of what builds its values through (a date in month 13).
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        line = _line_of_unbuildable(header)
+        raise CardError(str(path), line, f"invalid YAML: {type(error).__name__}: {error}") from None
     if not isinstance(data, dict):
         raise CardError(str(path), 2, "front matter must be a mapping of keys to values")
     try:
@@ -166,6 +175,21 @@ def _line_of(mark: Any) -> int:
     return int(mark.line) + 2 if mark else 1
 
 
+def _line_of_unbuildable(header: str) -> int:
+    """Give the line of the first value that YAML cannot build; that of the front matter if none."""
+    try:
+        node = yaml.compose(header, Loader=yaml.SafeLoader)
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        for key, value in pairs:
+            try:
+                yaml.SafeLoader("").construct_document(value)
+            except (yaml.YAMLError, ValueError, KeyError, AttributeError):
+                return _line_of(key.start_mark)
+    except (yaml.YAMLError, RecursionError):
+        pass  # It cannot even be read: the front matter as a whole is at fault.
+    return 2
+
+
 def _key_lines(header: str) -> dict[str, int]:
     """Map each top-level key to its 1-based line in the file."""
     node = yaml.compose(header, Loader=yaml.SafeLoader)
@@ -175,17 +199,31 @@ def _key_lines(header: str) -> dict[str, int]:
 
 
 def _sections(body: str) -> Iterator[Section]:
-    """Split at headings; a ``#`` line inside a code fence is text."""
-    heading, lines, fenced = "", list[str](), False
+    """Split at headings; a ``#`` line inside a code fence is text (CommonMark 4.2, 4.5)."""
+    heading, lines, fence = "", list[str](), ""
     for line in body.split("\n"):
-        if _FENCE.match(line):
-            fenced = not fenced
-        match = None if fenced else _HEADING.match(line)
+        fence = _fence_after(line, fence)
+        match = None if fence else _HEADING.fullmatch(line)
         if match is None:
             lines.append(line)
             continue
         if any(part.strip() for part in lines):
             yield Section(heading, "\n".join(lines).strip())
-        heading, lines = match.group(1), []
+        title = match[1].strip()
+        closed = title.rstrip("#")
+        heading = closed.rstrip() if closed.endswith((" ", "\t")) else title
+        lines = []
     if any(part.strip() for part in lines):
         yield Section(heading, "\n".join(lines).strip())
+
+
+def _fence_after(line: str, fence: str) -> str:
+    """Give the fence that is open after a line; the empty string when none is."""
+    match = _FENCE.fullmatch(line)
+    if match is None:
+        return fence
+    mark, rest = match["mark"], match["rest"]
+    if not fence:
+        return "" if mark[0] == "`" and "`" in rest else mark
+    closes = mark[0] == fence[0] and len(mark) >= len(fence) and not rest.strip()
+    return "" if closes else fence

@@ -54,10 +54,18 @@ class Generations:
         Raises:
             StoreError: the pointer names a generation that is not there or not readable.
         """
+        path = self.home / "CURRENT"
         try:
-            return self.read((self.home / "CURRENT").read_text("utf-8").strip())
+            generation_id = path.read_text("utf-8").strip()
         except FileNotFoundError:
             return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"{path}: cannot be read ({type(error).__name__}); run `retrieval ingest`"
+            ) from error
+        if not generation_id:
+            raise StoreError(f"{path}: names no generation; run `retrieval ingest`")
+        return self.read(generation_id)
 
     def read(self, generation_id: str) -> Manifest:
         """Read a generation's manifest. Raises StoreError."""
@@ -66,7 +74,7 @@ class Generations:
             data = json.loads(path.read_text("utf-8"))
             made_by = data.pop("fingerprint")
             return Manifest(**data, fingerprint=Fingerprint(**made_by) if made_by else None)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(
                 f"{path}: cannot be read ({type(error).__name__}); run `retrieval ingest`"
             ) from error
@@ -86,7 +94,10 @@ class Generations:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the right to build. Raises StoreError at once when another process has it."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.home}: cannot be made a folder: {error.strerror}") from None
         lock = FileLock(self.home / "ingest.lock", timeout=0)
         try:
             lock.acquire()

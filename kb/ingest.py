@@ -85,9 +85,12 @@ def hash_content(chunks: Sequence[SubChunk]) -> str:
 
 def _readable_current(generations: Generations) -> Manifest | None:
     try:
-        return generations.current()
+        manifest = generations.current()
+        if manifest:
+            generations.open_store(manifest)
     except StoreError:
         return None  # A broken generation is what an ingest is there to replace.
+    return manifest
 
 
 def _embed(embedder: Embedder, chunks: Sequence[SubChunk], progress: Progress | None) -> Matrix:
@@ -100,7 +103,10 @@ def _embed(embedder: Embedder, chunks: Sequence[SubChunk], progress: Progress | 
             raise StoreError(f"cannot embed rows from {start}: {error}") from error
         if progress:
             progress(min(start + _EMBED_AT_ONCE, len(chunks)), len(chunks))
-    return np.concatenate(parts)
+    vectors = np.concatenate(parts)
+    if vectors.shape != (expected := (len(chunks), embedder.fingerprint.dimension)):
+        raise StoreError(f"{embedder.fingerprint} gave shape {vectors.shape}, not {expected}")
+    return vectors
 
 
 def _build(

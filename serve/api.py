@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import traceback
 import uuid
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from fastapi.responses import JSONResponse
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kb.types import SubChunk
 from serve.languages import DEFAULT_LOCALE, match_locale
@@ -34,6 +37,8 @@ DESCRIPTION = (
     "Knowledge-base cards that ground an agent for medication adherence. A reference "
     "implementation on public-domain and synthetic content; not a medical device."
 )
+
+logger = logging.getLogger("ray.serve.adherence_retrieval")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FIELD = re.compile(r"[a-z_]{1,40}")
@@ -61,6 +66,7 @@ def create_api(backend: Backend) -> FastAPI:
     """Build the ASGI application."""
     api = FastAPI(title="Adherence retrieval", version="1", description=DESCRIPTION)
     api.add_middleware(BodyLimit)
+    api.add_middleware(_LastResort)
     _handle_errors(api)
     _add_retrieval(api, backend)
     _add_operations(api, backend)
@@ -103,7 +109,7 @@ def _add_operations(api: FastAPI, backend: Backend) -> None:
         stages = await backend.pipeline.stage_statuses()
         return {
             "about": DESCRIPTION,
-            "settings": backend.settings().model_dump(mode="json"),
+            "settings": backend.settings().public(),
             "stages": {name: status.detail for name, status in stages.items()},
             "generation": {
                 "id": manifest.id,
@@ -138,9 +144,30 @@ def _handle_errors(api: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         return _problem(request, error.status_code, str(error.detail), error.headers)
 
-    @api.exception_handler(Exception)
-    async def internal(request: Request, _: Exception) -> JSONResponse:
-        return _problem(request, 500, "the request failed; its id finds it in the log")
+
+class _LastResort:
+    """Answer 500 to what nothing else caught, and log where it was: never its message.
+
+    Starlette's own handler raises on, and the server then logs the message, which may quote the
+    query.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            request = Request(scope)
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.error(  # noqa: TRY400  # The traceback that it would add ends with the message.
+                "request %s failed: %s\n%s", _request_id(request), type(error).__name__, frames
+            )
+            problem = _problem(request, 500, "the request failed; its id finds it in the log")
+            await problem(scope, receive, send)
 
 
 def _problem(
@@ -190,11 +217,11 @@ def _join_trace(request: Request) -> Any | None:
 def _card_body(chunks: list[SubChunk], generation: str) -> CardBody:
     chunks = sorted(chunks, key=lambda chunk: chunk.ordinal)
     sections: dict[str, list[str]] = {}
-    sources: dict[str, SourceBody] = {}
+    sources: dict[tuple[str, str], SourceBody] = {}
     for chunk in chunks:
         sections.setdefault(chunk.section, []).append(chunk.text)
         for source in chunk.sources:
-            sources[source.name] = SourceBody(
+            sources[source.name, source.url] = SourceBody(
                 name=source.name, url=source.url, licence=source.licence
             )
     first = chunks[0]

@@ -83,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         "doctor", parents=[common], help="check configuration, port, cards and models"
     )
     doctor.add_argument("--config", type=Path, metavar="FILE", help="a serve_config.yaml")
+    doctor.add_argument(
+        "--running", action="store_true", help="the service runs: its port is taken by itself"
+    )
     doctor.set_defaults(run=_doctor)
 
     settings = commands.add_parser("settings", parents=[common], help="every setting in force")
@@ -191,9 +194,11 @@ def _doctor(parsed: argparse.Namespace) -> int:
         from serve.config_check import check_config
 
         settings, port = check_config(parsed.config)
-        _check_port(port)
+        if not parsed.running:
+            _check_port(port)
         given = settings.model_dump(exclude_unset=True)
-        print(f"config\t{parsed.config}: sound; port {port} is free")
+        state = "in use by the service" if parsed.running else "free"
+        print(f"config\t{parsed.config}: sound; port {port} is {state}")
     settings = _load_settings(parsed, given)
     print(f"cards\t{len(read_cards(settings.kb_cards))} valid in {settings.kb_cards}")
     manifest = Generations(settings.kb_home).current()

@@ -58,6 +58,8 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SettingsError(f"{path}:{line}: invalid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise SettingsError(f"{path}: invalid YAML: {type(error).__name__}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"{path}: must be a mapping")
     return data
@@ -72,6 +74,8 @@ def _refuse_unknown_keys(path: Path, data: Any, model: type[BaseModel], where: s
         field = model.model_fields.get(key)
         if field is None:
             raise SettingsError(f"{path}: unknown key {place!r}{_hint(key, model.model_fields)}")
+        if key == "runtime_env":
+            _check_runtime_env(path, value, place)
         inner = _model_in(field.annotation)
         if inner is None:
             continue
@@ -79,6 +83,16 @@ def _refuse_unknown_keys(path: Path, data: Any, model: type[BaseModel], where: s
         for number, item in enumerate(items):
             suffix = f"[{number}]" if isinstance(value, list) else ""
             _refuse_unknown_keys(path, item, inner, place + suffix)
+
+
+def _check_runtime_env(path: Path, data: Any, where: str) -> None:
+    """Refuse unknown keys of a runtime environment, which Serve's schema leaves a plain mapping."""
+    from ray.runtime_env import RuntimeEnv
+
+    for key in data or {}:
+        if key not in RuntimeEnv.known_fields:
+            hint = _hint(key, RuntimeEnv.known_fields)
+            raise SettingsError(f"{path}: unknown key {f'{where}.{key}'!r}{hint}")
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from kb.generations import load_generation
 from serve.adapters import DenseAdapter, LexicalAdapter, RerankAdapter
 from serve.api import Backend, create_api
 from serve.pipeline import HybridPipeline
+from serve.schemas import RetrieveRequest
 from serve.settings import Settings, change_live
 from serve.stages import Stages
 from serve.telemetry import Telemetry, set_up_tracing
@@ -114,6 +116,16 @@ class Ingress:
             SettingsError: a name is unknown, or cannot change while serving.
         """
         self._settings = change_live(self._at_start, user_config or {})
+
+    async def retrieve(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer an application of the same cluster as ``POST /v1/retrieve`` would, without HTTP.
+
+        Raises:
+            pydantic.ValidationError: the body is not a request.
+        """
+        request = RetrieveRequest.model_validate(body)
+        answer = await self._pipeline.retrieve(request, self._settings, uuid.uuid4().hex)
+        return answer.model_dump(mode="json")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Give Ray Serve the application."""

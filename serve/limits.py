@@ -22,7 +22,9 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self._limit:
+        # More digits than the limit has say enough, and int() takes only so many.
+        too_long = len(declared) > len(str(self._limit))
+        if not declared.isdigit() or too_long or int(declared) > self._limit:
             await self._refuse(send)
             return
         body = b""

@@ -148,46 +148,75 @@ class HybridPipeline:
         """Ask both legs at once; the lexical leg alone backs up a dense leg that runs alone."""
         if not self._chunks:
             return None, None
-        hybrid = request.settings.retrieval_hybrid_enabled and request.body.hybrid
         query = self._leg_query(request)
-        if hybrid:
-            bm25, dense = await asyncio.gather(
-                self._leg(request, "bm25", self.stages.bm25.search(query), query),
-                self._leg(request, "dense", self.stages.dense.search(query), query),
-            )
-            return bm25, dense
-        dense = await self._leg(request, "dense", self.stages.dense.search(query), query)
+        if request.settings.retrieval_hybrid_enabled and request.body.hybrid:
+            return await self._both_legs(request, query)
+        # Alone, the dense leg leaves the lexical leg time to take its place.
+        until = min(self._clock() + request.settings.leg_timeout_ms / 1000, query.deadline)
+        dense = await self._dense_leg(request, query, until)
         if dense is not None:
             return None, dense
-        query = self._leg_query(request)
-        return await self._leg(request, "bm25", self.stages.bm25.search(query), query), None
+        return await self._bm25_leg(request, query), None
+
+    async def _both_legs(
+        self, request: _Request, query: LegQuery
+    ) -> tuple[Ranking | None, Ranking | None]:
+        """Wait for both legs as long as a leg may take, and then on for the first that answers."""
+        bm25 = asyncio.create_task(self._bm25_leg(request, query))
+        dense = asyncio.create_task(self._dense_leg(request, query, query.deadline))
+        done, late = await _wait(
+            {bm25, dense}, asyncio.ALL_COMPLETED, request.settings.leg_timeout_ms / 1000
+        )
+        while late and all(leg.result() is None for leg in done):
+            more, late = await _wait(late, asyncio.FIRST_COMPLETED)
+            done |= more
+        for leg, stage in ((bm25, "bm25"), (dense, "dense")):
+            if leg in late:
+                leg.cancel()
+                self._degrade(request, StageUnavailable(stage, "timeout"))
+        if late:  # Let them close their spans.
+            await asyncio.wait(late, timeout=RESERVE_MS / 1000)
+        return (
+            bm25.result() if bm25 in done else None,
+            dense.result() if dense in done else None,
+        )
 
     def _leg_query(self, request: _Request) -> LegQuery:
         settings, body = request.settings, request.body
-        until = min(
-            self._clock() + settings.leg_timeout_ms / 1000, request.deadline - RESERVE_MS / 1000
-        )
         return LegQuery(
             text=body.query,
             locale=request.locale,
             depth=min(settings.candidate_multiplier * body.top_k, settings.candidate_max),
             min_cards=body.top_k,
-            deadline=until,
+            deadline=request.deadline - RESERVE_MS / 1000,
             filters=Filters(
                 frozenset(body.filters.category),
                 frozenset(drug.lower() for drug in body.filters.drugs),
             ),
         )
 
+    async def _bm25_leg(self, request: _Request, query: LegQuery) -> Ranking | None:
+        return await self._leg(
+            request, "bm25", lambda: self.stages.bm25.search(query), query.deadline
+        )
+
+    async def _dense_leg(self, request: _Request, query: LegQuery, until: float) -> Ranking | None:
+        return await self._leg(request, "dense", lambda: self.stages.dense.search(query), until)
+
     async def _leg(
-        self, request: _Request, stage: str, search: Awaitable[Ranking], query: LegQuery
+        self, request: _Request, stage: str, search: Callable[[], Awaitable[Ranking]], until: float
     ) -> Ranking | None:
         with self._telemetry.stage(stage, request.timings_ms):
-            ranking = await self._attempt(request, stage, search, query.deadline)
-        if ranking is not None and ranking.generation != self.generation.manifest.id:
+            ranking = await self._attempt(request, stage, search, until)
+        if ranking is None:
+            return None
+        if ranking.generation != self.generation.manifest.id:
             self._degrade(request, StageUnavailable(stage, "other_generation", ranking.generation))
             return None
-        return ranking
+        sound = tuple(h for h in ranking.hits if h.chunk_id in self._chunks and _is_number(h.score))
+        if len(sound) < len(ranking.hits):
+            self._degrade(request, StageUnavailable(stage, "broken_hits"))
+        return replace(ranking, hits=sound)
 
     def _fuse(
         self, request: _Request, bm25: Ranking | None, dense: Ranking | None
@@ -255,13 +284,17 @@ class HybridPipeline:
                 self._clock() + request.settings.rerank_budget_ms / 1000,
                 request.deadline - RESERVE_MS / 1000,
             )
-            asked = self.stages.reranker.rerank(
-                request.body.query,
-                [candidate.chunk.passage for candidate in window],
-                language_of(request.locale),
-                until - _RETURN_MS / 1000,
+            scores = await self._attempt(
+                request,
+                "rerank",
+                lambda: self.stages.reranker.rerank(
+                    request.body.query,
+                    [candidate.chunk.passage for candidate in window],
+                    language_of(request.locale),
+                    until - _RETURN_MS / 1000,
+                ),
+                until,
             )
-            scores = await self._attempt(request, "rerank", asked, until)
         if scores is None:
             return None
         if problem := _broken(scores, len(window)):
@@ -273,20 +306,31 @@ class HybridPipeline:
         self, request: _Request, candidates: Sequence[Candidate], dense: Ranking
     ) -> dict[str, float]:
         missing = [c.chunk.id for c in candidates if c.similarity is None]
-        if not missing or dense.query_vector is None:
+        vector = dense.query_vector
+        if not missing or vector is None:
             return {}
-        asked = self.stages.dense.similarities(dense.query_vector, missing)
-        until = request.deadline - RESERVE_MS / 1000
-        found = await self._attempt(request, "dense", asked, until)
-        return dict(zip(missing, found, strict=True)) if found else {}
+        found = await self._attempt(
+            request,
+            "dense",
+            lambda: self.stages.dense.similarities(vector, missing),
+            request.deadline - RESERVE_MS / 1000,
+        )
+        if found is None or len(found) != len(missing):
+            return {}
+        return {chunk_id: s for chunk_id, s in zip(missing, found, strict=True) if _is_number(s)}
 
     async def _attempt(
-        self, request: _Request, stage: str, work: Awaitable[_T], until: float
+        self, request: _Request, stage: str, work: Callable[[], Awaitable[_T]], until: float
     ) -> _T | None:
-        """Await a stage until a moment; on any failure note the reason and give None."""
+        """Start a stage if there is time and await it; on any failure note why and give None."""
         try:
-            async with asyncio.timeout(max(0.0, until - self._clock())):
-                return await work
+            if (left := until - self._clock()) <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(left):
+                answer = await work()
+            if answer is None:
+                raise StageUnavailable(stage, "failed", "it gave nothing")
+            return answer
         except TimeoutError:
             failure = StageUnavailable(stage, "timeout")
         except StageUnavailable as error:
@@ -315,6 +359,18 @@ class HybridPipeline:
         if any(ranking and ranking.filtered_out for ranking in (bm25, dense)):
             return "filtered_out"
         return "no_candidates"
+
+
+async def _wait(
+    legs: set[asyncio.Task[_T]], until: str, timeout: float | None = None
+) -> tuple[set[asyncio.Task[_T]], set[asyncio.Task[_T]]]:
+    """Wait as `asyncio.wait` does; when the request itself is dropped, drop its legs too."""
+    try:
+        return await asyncio.wait(legs, timeout=timeout, return_when=until)
+    except asyncio.CancelledError:
+        for leg in legs:
+            leg.cancel()
+        raise
 
 
 async def _status(work: Awaitable[StageStatus]) -> StageStatus:
@@ -346,13 +402,20 @@ def _cut(candidates: list[Candidate], request: _Request) -> tuple[list[Candidate
 
 
 def _broken(scores: RerankScores, window: int) -> str | None:
+    """Say what is wrong with scores; None when they can be used."""
+    if not isinstance(scores, RerankScores):
+        return "broken_score"
     if not scores.scores:
         return "deadline"
-    if len(scores.scores) > window:
+    whole = len(scores.scores) == window
+    if len(scores.scores) > window or scores.complete != whole:
         return "broken_score"
-    if not all(isinstance(s, float) and math.isfinite(s) for s in scores.scores):
-        return "broken_score"
-    return None
+    return None if all(map(_is_number, scores.scores)) else "broken_score"
+
+
+def _is_number(score: object) -> bool:
+    """Tell a finite float from all that a broken model may give instead (NaN breaks every sort)."""
+    return isinstance(score, float) and math.isfinite(score)
 
 
 def _hit_body(rank: int, candidate: Candidate, explain: bool) -> HitBody:

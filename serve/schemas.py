@@ -56,7 +56,7 @@ class RetrieveRequest(_Strict):
     hybrid: StrictBool = Field(True, description="False asks for the dense leg alone.")
     rerank: StrictBool = True
     min_similarity: float | None = Field(None, ge=-1, le=1, strict=True)
-    deadline_ms: StrictInt | None = Field(None, ge=20, le=60_000)
+    deadline_ms: StrictInt | None = Field(None, ge=50, le=60_000)
     explain: StrictBool = Field(False, description="Adds the evidence to every hit.")
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kb.embedders.factory import EmbedderConfig
 from kb.errors import SettingsError
-from kb.models import ModelStore, find_spec
+from kb.models import ModelStore, catalogue
 
 
 def _split_commas(value: object) -> object:
@@ -79,7 +80,7 @@ class Settings(BaseModel):
     )
 
     # Time
-    deadline_ms: int = Field(1000, ge=20, le=60_000, description="For a request that names none.")
+    deadline_ms: int = Field(1000, ge=50, le=60_000, description="For a request that names none.")
     leg_timeout_ms: int = Field(500, ge=5, le=60_000, description="For a leg.")
     rerank_budget_ms: int = Field(150, ge=0, le=60_000, description="For reranking.")
 
@@ -93,6 +94,13 @@ class Settings(BaseModel):
         """Make every place absolute, since replicas may run in another directory."""
         places = ("kb_cards", "kb_home", "model_home", "trace_file")
         return self.model_copy(update={name: getattr(self, name).absolute() for name in places})
+
+    def public(self) -> dict[str, Any]:
+        """Give the settings as JSON values, without what an address may hold of a secret."""
+        values = self.model_dump(mode="json")
+        if self.voyage_base_url:
+            values["voyage_base_url"] = urlsplit(self.voyage_base_url).hostname
+        return values
 
     def embedder_config(self) -> EmbedderConfig:
         """Say how to make an embedder."""
@@ -159,6 +167,9 @@ def _validate(values: Mapping[str, Any]) -> Settings:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(f"unknown setting {name!r}{hint}") from None
         raise SettingsError(f"setting {name!r}: {first['msg']}") from None
-    for name in (*settings.embedder_models, *settings.reranker_models):
-        find_spec(name)
+    for setting in ("embedder_models", "reranker_models"):
+        for model_id in getattr(settings, setting):
+            if model_id not in catalogue():
+                known = ", ".join(catalogue())
+                raise SettingsError(f"setting {setting!r}: unknown model {model_id!r} (of {known})")
     return settings

@@ -46,12 +46,12 @@ class CrossEncoder(Generic[Pair]):
             raise StageUnavailable("rerank", "language_not_covered")
         scores: list[float] = []
         for pair in self.model.prepare(query, passages):
-            if self._clock() + self._token_cost * pair.tokens > deadline:
+            # The first pair is tried whenever any time is left: it corrects a cost that was
+            # measured in a slow moment, which would else keep every later request from starting.
+            expected = self._token_cost * pair.tokens if scores else 0.0
+            if self._clock() + expected >= deadline:
                 break
             scores.append(self._score(pair))
-        if passages and not scores:
-            # A cost measured in a slow moment would else stay: nothing is scored to correct it.
-            self._token_cost /= 2
         return RerankScores(tuple(scores), self.model.model_id, len(scores) == len(passages))
 
     def _score(self, pair: Pair) -> float:
@@ -80,17 +80,21 @@ def load_cross_encoder(
     Whatever goes wrong (a missing file, no memory, no library) is one warning, never an error:
     the tier below answers.
     """
+    problems: list[str] = []
     for model_id in preference:
         spec = find_spec(model_id)
         if not store.is_present(spec):
             continue
         try:
-            return CrossEncoder(_load(spec, store, threads))
+            engine = CrossEncoder(_load(spec, store, threads))
         except Exception as error:  # Any failure at all: see the docstring.
-            logger.warning(
-                "reranker %s cannot be loaded: %s: %s", model_id, type(error).__name__, error
-            )
-    logger.warning("no reranker: none of %s is in %s", ", ".join(preference), store.home)
+            problems.append(f"{model_id} cannot be loaded: {type(error).__name__}: {error}")
+            continue
+        if problems:
+            logger.warning("reranker %s stands in: %s", model_id, "; ".join(problems))
+        return engine
+    absent = f"none of {', '.join(preference)} is in {store.home}"
+    logger.warning("no reranker: %s", "; ".join(problems) or absent)
     return None
 
 

@@ -31,7 +31,9 @@ class DenseEngine:
         self._places = {chunk.id: place for place, chunk in enumerate(self._chunks)}
         self._store = store
         self._generation = generation
-        self._matrix = self._read_matrix() if len(chunks) <= EXACT_ROWS else None
+        self._check_dimension()
+        exact = 0 < len(chunks) <= EXACT_ROWS
+        self._matrix = store.vectors([chunk.id for chunk in self._chunks]) if exact else None
 
     def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks by cosine similarity, then by id.
@@ -58,16 +60,16 @@ class DenseEngine:
             rows = self._matrix[[self._places[chunk_id] for chunk_id in chunk_ids]]
         return _cosines(rows, vector)
 
-    def _read_matrix(self) -> Matrix:
+    def _check_dimension(self) -> None:
+        """Compare one stored vector with the embedder. Raises ModelError naming both."""
         if not self._chunks:
-            return np.empty((0, self.embedder.fingerprint.dimension), dtype=np.float32)
-        matrix = self._store.vectors([chunk.id for chunk in self._chunks])
-        if matrix.shape[1] != self.embedder.fingerprint.dimension:
+            return
+        found = self._store.vectors([self._chunks[0].id]).shape[1]
+        if found != self.embedder.fingerprint.dimension:
             raise ModelError(
-                f"the store's vectors have {matrix.shape[1]} dimensions, "
+                f"the store's vectors have {found} dimensions, "
                 f"the embedder is {self.embedder.fingerprint}"
             )
-        return matrix
 
     def _accepted(self, query: LegQuery) -> frozenset[int] | None:
         """Give the places that pass the filters; None when there are no filters."""

@@ -69,7 +69,8 @@ def embedder_of(
     if spec.runtime == "voyage" and not key:
         raise ModelError(f"the knowledge base was embedded by {fingerprint}; set {VOYAGE_KEY}")
     if spec.runtime != "voyage" and not config.store.is_present(spec):
-        chosen = VOYAGE_MODEL if key else "none"
+        present = (name for name in config.preference if config.store.is_present(find_spec(name)))
+        chosen = VOYAGE_MODEL if key else next(present, "none")
         raise ModelError(
             f"the knowledge base was embedded by {fingerprint}, which is not in "
             f"{config.store.home} (embedder now configured: {chosen}); run `retrieval models pull "

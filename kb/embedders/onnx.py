@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kb.embedders.vectors import fingerprint_of, normalise
+from kb.errors import ModelError
 from kb.models import ModelSpec
 from kb.onnx_text import OnnxTextModel
 from kb.types import Matrix, Vector
@@ -39,5 +40,7 @@ class OnnxEmbedder:
 
     def _embed(self, text: str) -> Vector:
         ids = self._model.token_ids(text)[: self._model.max_tokens - _SPECIAL_TOKENS]
-        hidden = self._model.run(self._model.frame(ids))
-        return normalise(hidden[0])
+        vector = normalise(self._model.run(self._model.frame(ids))[0])
+        if vector.shape != (self.fingerprint.dimension,):
+            raise ModelError(f"the model makes shape {vector.shape}, not {self.fingerprint}")
+        return vector

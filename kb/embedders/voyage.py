@@ -86,7 +86,10 @@ class VoyageEmbedder:
         except Exception as error:
             # The vendor's message may quote the text: only the error's kind goes on.
             raise ModelError(f"{model}: {type(error).__name__} from the API") from error
-        array = np.asarray(vectors, dtype=np.float32)
+        try:
+            array = np.asarray(vectors, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{model}: the API gave no matrix of numbers") from error
         expected = (len(texts), self.fingerprint.dimension)
         if array.shape != expected:
             raise ModelError(f"{model}: the API gave shape {array.shape}, not {expected}")

@@ -51,14 +51,13 @@ class ChromaStore:
         Raises:
             StoreError: there is none, or its collection measures another distance than cosine.
         """
-        from chromadb.errors import ChromaError
-
         if not (folder / "chroma.sqlite3").is_file():
             raise StoreError(f"{folder}: there is no Chroma store here; run `retrieval ingest`")
         try:
             client = _client(folder)
             collection = client.get_collection(COLLECTION, embedding_function=None)
-        except (ChromaError, ValueError) as error:
+        # A damaged database makes it fail in other ways than by its own errors.
+        except Exception as error:
             raise StoreError(f"{folder}: cannot open the store ({type(error).__name__})") from error
         space = (collection.configuration_json.get("hnsw") or {}).get("space")
         if space != _SPACE:

@@ -1,0 +1,449 @@
+"""Ingest: all of the new knowledge base or all of the old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes_kb import HashEmbedder, sub_chunk, write_card
+from kb.cards import read_cards
+from kb.chunking import split_card
+from kb.errors import (
+    CardError,
+    InputError,
+    ModelError,
+    RetrievalError,
+    StageUnavailable,
+    StoreError,
+)
+from kb.generations import Generations, load_generation
+from kb.ingest import IngestReport, hash_content, ingest
+from kb.types import Source, SubChunk
+
+SEVERAL = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(1, 6))
+MANY = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(130))
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Path:
+    folder = tmp_path / "cards"
+    write_card(folder, "c1", SEVERAL)
+    write_card(folder, "c2", "Take with food.")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "kb"
+
+
+def _rows(home: Path) -> list[SubChunk]:
+    manifest = Generations(home).current()
+    assert manifest is not None
+    return list(load_generation(home, manifest.id)[0].chunks)
+
+
+def _texts(home: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for chunk in _rows(home):
+        found.setdefault(chunk.card_id, []).append(chunk.text)
+    return found
+
+
+def _files(home: Path) -> dict[str, bytes]:
+    """Read what is published; the lock file and an empty home may come and go."""
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and path.name != "ingest.lock"
+    }
+
+
+def test_one_row_a_sub_chunk_is_written_and_counted(cards: Path, home: Path) -> None:
+    report = ingest(cards, home, HashEmbedder())
+    expected = [chunk for card in read_cards(cards) for chunk in split_card(card)]
+    assert _rows(home) == expected
+    manifest = Generations(home).current()
+    assert manifest is not None
+    assert report == IngestReport(
+        rows=len(expected),
+        generation=manifest.id,
+        embedder="hash (8 dimensions, revision r1)",
+        unchanged=False,
+    )
+    assert manifest.rows == 6
+    assert manifest.fingerprint == HashEmbedder().fingerprint
+
+
+def test_each_row_has_the_vector_of_its_own_passage(cards: Path, home: Path) -> None:
+    write_card(cards, "c3", MANY)  # More than are embedded at once.
+    embedder = HashEmbedder()
+    report = ingest(cards, home, embedder)
+    loaded, store = load_generation(home, report.generation)
+    passages = [chunk.passage for chunk in loaded.chunks]
+    assert sorted(embedder.passages) == sorted(passages)
+    np.testing.assert_allclose(
+        store.vectors([chunk.id for chunk in loaded.chunks]),
+        HashEmbedder().embed_passages(passages),
+        atol=1e-6,
+    )
+
+
+def test_progress_ends_with_every_row(cards: Path, home: Path) -> None:
+    write_card(cards, "c3", MANY)
+    told: list[tuple[int, int]] = []
+    report = ingest(cards, home, HashEmbedder(), lambda done, total: told.append((done, total)))
+    assert told[-1] == (report.rows, report.rows)
+    assert told == sorted(told)
+    assert len(told) > 1
+
+
+def test_a_second_run_changes_nothing_and_embeds_nothing(cards: Path, home: Path) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    before = _files(home)
+    embedder = HashEmbedder()
+    second = ingest(cards, home, embedder)
+    assert second == replace(first, unchanged=True)
+    assert embedder.passages == []
+    assert _files(home).keys() == before.keys()
+    assert (home / "CURRENT").read_bytes() == before["CURRENT"]
+
+
+def test_where_the_cards_lie_and_in_which_order_they_were_written_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    write_card(one, "c1", "First.")
+    write_card(one, "c2", "Second.")
+    write_card(other / "z", "c2", "Second.")
+    write_card(other / "a" / "b", "c1", "First.")
+    ingest(one, tmp_path / "kb", HashEmbedder())
+    assert ingest(other, tmp_path / "kb", HashEmbedder()).unchanged
+
+
+def test_a_changed_card_gives_a_new_generation_and_the_old_stays_as_it_was(
+    cards: Path, home: Path
+) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    before = load_generation(home, first.generation)[0]
+    write_card(cards, "c2", "Take without food.")
+    second = ingest(cards, home, HashEmbedder())
+    assert not second.unchanged
+    assert second.generation > first.generation
+    assert _texts(home)["c2"] == ["Take without food."]
+    assert load_generation(home, first.generation)[0] == before
+
+
+def test_a_card_that_shrinks_and_goes_takes_its_rows_along(cards: Path, home: Path) -> None:
+    ingest(cards, home, HashEmbedder())
+    assert len(_texts(home)["c1"]) == 5
+    write_card(cards, "c1", "## Part 1\nSentence number 1.\n## Part 2\nSentence number 2.\n")
+    assert ingest(cards, home, HashEmbedder()).rows == 3
+    assert _texts(home)["c1"] == ["Sentence number 1.", "Sentence number 2."]
+    (cards / "c1.md").unlink()
+    assert ingest(cards, home, HashEmbedder()).rows == 1
+    assert "c1" not in _texts(home)
+    assert ingest(cards, home, HashEmbedder()).unchanged
+
+
+def test_the_same_text_in_two_cards_is_two_rows(cards: Path, home: Path) -> None:
+    write_card(cards, "c3", "Take with food.")
+    ingest(cards, home, HashEmbedder())
+    titles = {chunk.title for chunk in _rows(home) if chunk.text == "Take with food."}
+    assert titles == {"About c2", "About c3"}
+
+
+def test_one_card_in_three_languages_is_three_sets_of_rows(tmp_path: Path, home: Path) -> None:
+    for locale in ("en", "es-419", "pt-BR"):
+        write_card(tmp_path / "cards" / locale, "c1", f"In {locale}.", locale=locale)
+    assert ingest(tmp_path / "cards", home, HashEmbedder()).rows == 3
+    assert [chunk.id for chunk in _rows(home)] == ["c1:en:1", "c1:es-419:1", "c1:pt-BR:1"]
+
+
+# S03: nothing to write.
+
+
+@pytest.mark.parametrize("embedder", [HashEmbedder(), None], ids=["embedder", "none"])
+def test_an_empty_folder_gives_no_rows_and_a_generation_that_opens(
+    tmp_path: Path, home: Path, embedder: HashEmbedder | None
+) -> None:
+    (tmp_path / "cards").mkdir()
+    report = ingest(tmp_path / "cards", home, embedder)
+    assert report.rows == 0
+    assert _rows(home) == []
+    assert ingest(tmp_path / "cards", home, embedder).unchanged
+
+
+def test_cards_without_a_body_give_no_rows_and_spoil_no_other(tmp_path: Path, home: Path) -> None:
+    folder = tmp_path / "cards"
+    for name in ("c1", "c2", "c3"):
+        write_card(folder, name, "")
+    assert ingest(folder, home, HashEmbedder()).rows == 0
+    write_card(folder, "c4", "Metformin dose.")
+    assert ingest(folder, home, HashEmbedder()).rows == 1
+    assert _texts(home) == {"c4": ["Metformin dose."]}
+
+
+# Embedders.
+
+
+def test_without_an_embedder_there_are_rows_and_no_vector_space(cards: Path, home: Path) -> None:
+    report = ingest(cards, home, None)
+    assert (report.rows, report.embedder) == (6, "none")
+    manifest = Generations(home).current()
+    assert manifest is not None
+    assert manifest.fingerprint is None
+    assert len(_rows(home)) == 6
+    assert ingest(cards, home, None).unchanged
+
+
+def test_another_embedder_gives_a_new_generation_with_its_own_vectors(
+    cards: Path, home: Path
+) -> None:
+    seen = [
+        ingest(cards, home, embedder).generation
+        for embedder in (None, HashEmbedder(8), HashEmbedder(16), HashEmbedder(16, "other"))
+    ]
+    assert len(set(seen)) == 4
+    for generation_id, dimension in zip(seen[1:], (8, 16, 16), strict=True):
+        loaded, store = load_generation(home, generation_id)
+        assert store.vectors([loaded.chunks[0].id]).shape == (1, dimension)
+
+
+# What fails leaves all as it was.
+
+
+def _bad_card(cards: Path) -> None:
+    (cards / "c3.md").write_text("---\nid: c3\n---\n", "utf-8")
+
+
+def _duplicate(cards: Path) -> None:
+    write_card(cards / "again", "c1")
+
+
+def _linked(cards: Path) -> None:
+    (cards / "again.md").symlink_to(cards / "c1.md")
+
+
+@pytest.mark.parametrize("spoil", [_bad_card, _duplicate, _linked])
+def test_bad_input_changes_nothing_and_the_next_run_works(
+    cards: Path, home: Path, spoil: Callable[[Path], None]
+) -> None:
+    ingest(cards, home, HashEmbedder())
+    before = _files(home)
+    write_card(cards, "c0", "Something new.")
+    spoil(cards)
+    with pytest.raises(InputError):
+        ingest(cards, home, HashEmbedder())
+    assert _files(home).keys() == before.keys()
+    assert (home / "CURRENT").read_bytes() == before["CURRENT"]
+    for path in (cards / "c3.md", cards / "again" / "c1.md", cards / "again.md"):
+        path.unlink(missing_ok=True)
+    assert ingest(cards, home, HashEmbedder()).rows == 7
+
+
+def test_bad_input_to_a_new_home_writes_nothing_at_all(cards: Path, home: Path) -> None:
+    _bad_card(cards)
+    with pytest.raises(CardError, match=r"c3\.md:1"):
+        ingest(cards, home, HashEmbedder())
+    assert not home.exists()
+
+
+def test_duplicate_ids_name_both_files_and_write_nothing_at_all(cards: Path, home: Path) -> None:
+    _duplicate(cards)
+    embedder = HashEmbedder()
+    with pytest.raises(InputError) as caught:
+        ingest(cards, home, embedder)
+    assert str(cards / "c1.md") in str(caught.value)
+    assert str(cards / "again" / "c1.md") in str(caught.value)
+    assert embedder.passages == []
+    assert not home.exists()
+
+
+def test_a_missing_card_folder_writes_nothing_at_all(tmp_path: Path, home: Path) -> None:
+    with pytest.raises(InputError, match="no such card folder"):
+        ingest(tmp_path / "none", home, HashEmbedder())
+    assert not home.exists()
+
+
+FAILURES: dict[str, tuple[BaseException, type[BaseException]]] = {
+    "a model error": (ModelError("voyage-3.5: RateLimitError"), ModelError),
+    "a broken vector": (StageUnavailable("dense", "broken_vector"), StoreError),
+    "a fault of its own": (RuntimeError("out of memory"), RuntimeError),
+    "Ctrl-C": (KeyboardInterrupt(), KeyboardInterrupt),
+}
+
+
+@pytest.mark.parametrize(("error", "seen"), FAILURES.values(), ids=FAILURES)
+def test_an_embedder_that_fails_midway_changes_nothing_and_the_next_run_works(
+    cards: Path, home: Path, error: BaseException, seen: type[BaseException]
+) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    before = _files(home)
+    write_card(cards, "c3", MANY)
+    with pytest.raises(seen):
+        ingest(cards, home, HashEmbedder(fail_on_call=2, error=error))
+    assert _files(home).keys() == before.keys()
+    assert (home / "CURRENT").read_bytes() == before["CURRENT"]
+    assert len(load_generation(home, first.generation)[0].chunks) == 6
+    report = ingest(cards, home, HashEmbedder())
+    assert (report.rows, report.unchanged) == (136, False)
+    assert len(_rows(home)) == 136
+
+
+class _Miscounting(HashEmbedder):
+    """Give fewer or more rows than there are passages, or of another size."""
+
+    def __init__(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
+        super().__init__()
+        self._change = change
+
+    def embed_passages(self, texts: object) -> np.ndarray:
+        return self._change(super().embed_passages(texts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda rows: rows[:-1], lambda rows: rows[:0], lambda rows: np.concatenate([rows, rows])],
+    ids=["one too few", "none", "twice as many"],
+)
+def test_an_embedder_that_miscounts_is_an_error_of_ours_and_publishes_nothing(
+    cards: Path, home: Path, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    write_card(cards, "c3", "New.")
+    with pytest.raises(RetrievalError):
+        ingest(cards, home, _Miscounting(change))
+    current = Generations(home).current()
+    assert current is not None
+    assert current.id == first.generation
+    assert ingest(cards, home, HashEmbedder()).rows == 7
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(cards: Path, home: Path) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    left = home / "generations" / "2026-01-01T00-00-00-000000Z-abcdef" / "chroma"
+    left.mkdir(parents=True)
+    (left / "chroma.sqlite3").write_bytes(b"half a database")
+    (home / "CURRENT.new").write_text("half", "utf-8")
+    write_card(cards, "c3", "New.")
+    second = ingest(cards, home, HashEmbedder())
+    names = {path.name for path in (home / "generations").iterdir()}
+    assert names == {first.generation, second.generation}
+    current = Generations(home).current()
+    assert current is not None
+    assert current.id == second.generation
+
+
+def test_a_second_ingest_is_refused_while_one_runs(cards: Path, home: Path) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    write_card(cards, "c3", "New.")
+    with (
+        Generations(home).lock(),
+        pytest.raises(StoreError, match="another ingest is running"),
+    ):
+        ingest(cards, home, HashEmbedder())
+    current = Generations(home).current()
+    assert current is not None
+    assert current.id == first.generation
+    assert ingest(cards, home, HashEmbedder()).rows == 7
+
+
+def test_only_the_last_three_generations_are_kept(cards: Path, home: Path) -> None:
+    made = []
+    for n in range(4):
+        write_card(cards, "c2", f"Version {n}.")
+        made.append(ingest(cards, home, None).generation)
+    assert {path.name for path in (home / "generations").iterdir()} == set(made[1:])
+    assert _texts(home)["c2"] == ["Version 3."]
+
+
+# An ingest repairs.
+
+
+def _spoil_manifest(home: Path, generation_id: str) -> None:
+    Generations(home).folder(generation_id).joinpath("manifest.json").write_bytes(b"null")
+
+
+def _spoil_manifest_text(home: Path, generation_id: str) -> None:
+    Generations(home).folder(generation_id).joinpath("manifest.json").write_bytes(b'{"id": 1')
+
+
+def _spoil_pointer(home: Path, _: str) -> None:
+    (home / "CURRENT").write_bytes(b"\xff\xfe")
+
+
+def _empty_pointer(home: Path, _: str) -> None:
+    (home / "CURRENT").write_bytes(b"")
+
+
+def _lose_store(home: Path, generation_id: str) -> None:
+    (Generations(home).folder(generation_id) / "chroma" / "chroma.sqlite3").unlink()
+
+
+def _cut_store(home: Path, generation_id: str) -> None:
+    (Generations(home).folder(generation_id) / "chroma" / "chroma.sqlite3").write_bytes(b"SQLite")
+
+
+def _misstate_rows(home: Path, generation_id: str) -> None:
+    path = Generations(home).folder(generation_id) / "manifest.json"
+    path.write_text(path.read_text("utf-8").replace('"rows": 6', '"rows": 7'), "utf-8")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _spoil_manifest,
+        _spoil_manifest_text,
+        _spoil_pointer,
+        _empty_pointer,
+        _lose_store,
+        _cut_store,
+        _misstate_rows,
+    ],
+)
+def test_a_damaged_generation_is_built_again_as_its_message_says(
+    cards: Path, home: Path, spoil: Callable[[Path, str], None]
+) -> None:
+    # Built by hand of files alone: Chroma keeps open in this process what it has opened.
+    made = ingest(cards, home, HashEmbedder()).generation
+    moved = home.with_name("moved")
+    home.rename(moved)
+    spoil(moved, made)
+    with pytest.raises(StoreError):
+        _rows(moved)
+    report = ingest(cards, moved, HashEmbedder())
+    assert not report.unchanged
+    assert len(_rows(moved)) == report.rows == 6
+
+
+# What a generation is made from.
+
+
+def test_every_field_of_a_row_is_in_the_content_hash() -> None:
+    row = sub_chunk(1)
+    changed = [
+        replace(row, id="x"),
+        replace(row, card_id="x"),
+        replace(row, locale="pt-BR"),
+        replace(row, ordinal=2),
+        replace(row, title="x"),
+        replace(row, category="adherence-barrier"),
+        replace(row, section="x"),
+        replace(row, text="x"),
+        replace(row, drugs=()),
+        replace(row, sources=(Source("x", "https://example.org", "CC0 1.0"),)),
+    ]
+    hashes = {hash_content([one]) for one in [row, *changed]}
+    assert len(hashes) == 1 + len(changed)
+    assert hash_content([row]) == hash_content([sub_chunk(1)])
+
+
+def test_rows_and_their_order_are_in_the_content_hash() -> None:
+    one, other = sub_chunk(1), sub_chunk(2)
+    rows: list[list[SubChunk]] = [[], [one], [one, other], [other, one], [one, one]]
+    assert len({hash_content(some) for some in rows}) == len(rows)
