@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deployments.engines.bm25 import Bm25Engine
 from deployments.failures import failure_as_value
-from kb.generations import load_generation
+from kb.generations import load_rows
 from kb.types import LegQuery, Ranking
 
 
@@ -14,7 +14,7 @@ class Bm25Retriever:
     """Build the index from the generation's rows and search it."""
 
     def __init__(self, kb_home: Path, generation: str) -> None:
-        loaded, _ = load_generation(kb_home, generation)
+        loaded = load_rows(kb_home, generation)
         self._engine = Bm25Engine(loaded.chunks, generation)
         self._rows = len(loaded.chunks)
 

@@ -4,7 +4,8 @@ KB_HOME/
   CURRENT                    the id of the published generation, replaced atomically
   ingest.lock                held while one is being built
   generations/<id>/
-    chroma/                  the store
+    chroma/                  the store: rows and vectors
+    rows.jsonl               the rows again, for those who need no vectors
     manifest.json            written last: a generation without it was never finished
 """
 
@@ -22,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from kb.errors import StoreError
 from kb.protocols import VectorStore
+from kb.rows import decode_rows, hash_rows
 from kb.types import Fingerprint, SubChunk
 
 _KEPT = 3
@@ -108,6 +110,21 @@ class Generations:
         finally:
             lock.release()
 
+    def write_rows(self, manifest: Manifest, rows: bytes) -> None:
+        """Keep a generation's rows beside its store."""
+        (self.folder(manifest.id) / "rows.jsonl").write_bytes(rows)
+
+    def read_rows(self, manifest: Manifest) -> tuple[SubChunk, ...]:
+        """Read a generation's rows. Raises StoreError when they are not what was published."""
+        path = self.folder(manifest.id) / "rows.jsonl"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
+        if hash_rows(data) != manifest.content_hash:
+            raise StoreError(f"{path}: is damaged; run `retrieval ingest` to build it again")
+        return decode_rows(data)
+
     def publish(self, manifest: Manifest) -> None:
         """Finish a generation and make it the current one; the switch is one atomic rename."""
         path = self.folder(manifest.id) / "manifest.json"
@@ -134,6 +151,17 @@ class LoadedGeneration:
 
     manifest: Manifest
     chunks: tuple[SubChunk, ...]
+
+
+def load_rows(home: Path, generation_id: str) -> LoadedGeneration:
+    """Read a generation without its vectors, and so without opening its store.
+
+    Raises:
+        StoreError: it is not there or is damaged.
+    """
+    generations = Generations(home)
+    manifest = generations.read(generation_id)
+    return LoadedGeneration(manifest, generations.read_rows(manifest))
 
 
 def load_generation(home: Path, generation_id: str) -> tuple[LoadedGeneration, VectorStore]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kb.cards import read_cards
-from kb.chunking import CHUNKING_VERSION, split_card
+from kb.chunking import split_card
 from kb.errors import StageUnavailable, StoreError
 from kb.generations import Generations, Manifest
 from kb.protocols import Embedder
+from kb.rows import encode_rows, hash_rows
 from kb.types import Matrix, SubChunk
 
 Progress = Callable[[int, int], None]
@@ -53,7 +52,8 @@ def ingest(
     cards = read_cards(cards_folder)
     chunks = [chunk for card in cards for chunk in split_card(card)]
     fingerprint = embedder.fingerprint if embedder else None
-    content_hash = hash_content(chunks)
+    rows = encode_rows(chunks)
+    content_hash = hash_rows(rows)
     generations = Generations(kb_home)
     with generations.lock():
         generations.discard_unfinished()
@@ -71,16 +71,9 @@ def ingest(
             fingerprint=fingerprint,
         )
         _build(generations, manifest, chunks, vectors)
+        generations.write_rows(manifest, rows)
         generations.publish(manifest)
     return IngestReport(manifest.rows, manifest.id, name, unchanged=False)
-
-
-def hash_content(chunks: Sequence[SubChunk]) -> str:
-    """Hash all that a generation is made from, embedder aside."""
-    digest = hashlib.sha256(f"chunking {CHUNKING_VERSION}\n".encode())
-    for chunk in chunks:
-        digest.update(json.dumps(asdict(chunk), sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def _readable_current(generations: Generations) -> Manifest | None:
@@ -88,25 +81,27 @@ def _readable_current(generations: Generations) -> Manifest | None:
         manifest = generations.current()
         if manifest:
             generations.open_store(manifest)
+            generations.read_rows(manifest)
     except StoreError:
         return None  # A broken generation is what an ingest is there to replace.
     return manifest
 
 
 def _embed(embedder: Embedder, chunks: Sequence[SubChunk], progress: Progress | None) -> Matrix:
-    parts = [np.empty((0, embedder.fingerprint.dimension), dtype=np.float32)]
+    dimension = embedder.fingerprint.dimension
+    parts = [np.empty((0, dimension), dtype=np.float32)]
     for start in range(0, len(chunks), _EMBED_AT_ONCE):
         passages = [chunk.passage for chunk in chunks[start : start + _EMBED_AT_ONCE]]
         try:
-            parts.append(embedder.embed_passages(passages))
+            vectors = embedder.embed_passages(passages)
         except StageUnavailable as error:
             raise StoreError(f"cannot embed rows from {start}: {error}") from error
+        if vectors.shape != (expected := (len(passages), dimension)):
+            raise StoreError(f"{embedder.fingerprint} gave shape {vectors.shape}, not {expected}")
+        parts.append(vectors)
         if progress:
-            progress(min(start + _EMBED_AT_ONCE, len(chunks)), len(chunks))
-    vectors = np.concatenate(parts)
-    if vectors.shape != (expected := (len(chunks), embedder.fingerprint.dimension)):
-        raise StoreError(f"{embedder.fingerprint} gave shape {vectors.shape}, not {expected}")
-    return vectors
+            progress(start + len(passages), len(chunks))
+    return np.concatenate(parts)
 
 
 def _build(
@@ -121,3 +116,5 @@ def _build(
     store.upsert(chunks, vectors)
     if (found := store.count()) != len(chunks):
         raise StoreError(f"wrote {len(chunks)} rows, the store holds {found}; nothing is published")
+    if store.chunks() != sorted(chunks, key=lambda chunk: chunk.id):
+        raise StoreError("the store does not give back the rows that it was given")

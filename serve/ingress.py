@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter, Histogram
 
 from kb.errors import StageUnavailable
-from kb.generations import load_generation
+from kb.generations import load_rows
 from serve.adapters import DenseAdapter, LexicalAdapter, RerankAdapter
 from serve.api import Backend, create_api
 from serve.pipeline import HybridPipeline
@@ -100,7 +100,7 @@ class Ingress:
     ) -> None:
         set_up_tracing(settings)
         self._at_start = self._settings = settings
-        loaded, _ = load_generation(settings.kb_home, generation)
+        loaded = load_rows(settings.kb_home, generation)
         stages = Stages(
             LexicalAdapter(HandleCaller("bm25", bm25)),
             DenseAdapter(HandleCaller("dense", dense)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deployments.bm25 import Bm25Retriever
 from deployments.dense import DenseRetriever
 from deployments.reranker import Reranker
-from kb.generations import load_generation
+from kb.generations import load_rows
 from kb.models import ModelStore
 from serve.adapters import DenseAdapter, LexicalAdapter, LocalCaller, RerankAdapter
 from serve.knowledge import ensure_generation
@@ -23,7 +23,7 @@ def build_pipeline(settings: Settings) -> HybridPipeline:
         WorkError: the generation cannot be made or read.
     """
     generation = ensure_generation(settings)
-    loaded, _ = load_generation(settings.kb_home, generation)
+    loaded = load_rows(settings.kb_home, generation)
     bm25 = Bm25Retriever(settings.kb_home, generation)
     dense = DenseRetriever(settings.kb_home, generation, settings.embedder_config())
     reranker = Reranker(

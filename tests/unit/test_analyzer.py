@@ -406,6 +406,13 @@ def test_no_text_makes_it_fail(text: str, locale: Locale) -> None:
     assert analyze(text, locale) == tokens
 
 
+@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+@pytest.mark.parametrize("form", ["{}", "{} mg", "{}½", "{}.5mg", "0.{}", "{}⁹", "{},000", "½{}"])
+def test_a_number_of_any_length_is_read(form: str, digits: int, locale: Locale) -> None:
+    assert analyze(form.format("9" * digits), locale)
+
+
 def test_a_text_of_two_parts_has_the_tokens_of_both() -> None:
     one, other = "warfarin 2.5mg", "co-trimoxazole 用量"
     assert analyze(f"{one} {other}", "en") == analyze(one, "en") + analyze(other, "en")

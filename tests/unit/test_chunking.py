@@ -160,6 +160,19 @@ def test_short_sentences_of_a_section_share_a_sub_chunk() -> None:
     assert [chunk.text for chunk in chunks] == ["Take it. With food. - At noon. - At night."]
 
 
+def test_every_sub_chunk_is_filled_to_the_last_sentence_that_fits() -> None:
+    sentence = "Take it now."  # Four pieces.
+    fit = _room(split_card(_card([Section("", sentence)]))[0]) // estimate_tokens(sentence)
+    chunks = split_card(_card([Section("", " ".join([sentence] * 3 * fit))]))
+    assert [chunk.text.count(sentence) for chunk in chunks] == [fit] * 3
+
+
+def test_words_of_a_long_sentence_fill_every_sub_chunk_alike() -> None:
+    fit = _room(split_card(_card([Section("", "dose")]))[0])
+    chunks = split_card(_card([Section("", " ".join(["dose"] * 3 * fit))]))
+    assert [chunk.text.count("dose") for chunk in chunks] == [fit] * 3
+
+
 def test_a_sentence_that_fits_is_never_cut() -> None:
     sentence = "Take the tablet with a large glass of water and never with milk or juice."
     chunks = split_card(_card([Section("", " ".join([sentence] * 20))]))

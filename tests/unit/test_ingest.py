@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from kb.errors import (
     StoreError,
 )
 from kb.generations import Generations, load_generation
-from kb.ingest import IngestReport, hash_content, ingest
-from kb.types import Source, SubChunk
+from kb.ingest import IngestReport, ingest
+from kb.rows import encode_rows, hash_rows
+from kb.types import Matrix, Source, SubChunk
 
 SEVERAL = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(1, 6))
 MANY = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(130))
@@ -296,23 +297,29 @@ def test_an_embedder_that_fails_midway_changes_nothing_and_the_next_run_works(
 
 
 class _Miscounting(HashEmbedder):
-    """Give fewer or more rows than there are passages, or of another size."""
+    """Give other rows than there are passages, or of another size."""
 
-    def __init__(self, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, change: Callable[[Matrix], Matrix]) -> None:
         super().__init__()
         self._change = change
 
-    def embed_passages(self, texts: object) -> np.ndarray:
-        return self._change(super().embed_passages(texts))  # type: ignore[arg-type]
+    def embed_passages(self, texts: Sequence[str]) -> Matrix:
+        return self._change(super().embed_passages(texts))
 
 
 @pytest.mark.parametrize(
     "change",
-    [lambda rows: rows[:-1], lambda rows: rows[:0], lambda rows: np.concatenate([rows, rows])],
-    ids=["one too few", "none", "twice as many"],
+    [
+        lambda rows: rows[:-1],
+        lambda rows: rows[:0],
+        lambda rows: np.concatenate([rows, rows]),
+        lambda rows: rows[:, :-1],
+        lambda rows: rows[0],
+    ],
+    ids=["one too few", "none", "twice as many", "too narrow", "a single vector"],
 )
 def test_an_embedder_that_miscounts_is_an_error_of_ours_and_publishes_nothing(
-    cards: Path, home: Path, change: Callable[[np.ndarray], np.ndarray]
+    cards: Path, home: Path, change: Callable[[Matrix], Matrix]
 ) -> None:
     first = ingest(cards, home, HashEmbedder())
     write_card(cards, "c3", "New.")
@@ -322,6 +329,20 @@ def test_an_embedder_that_miscounts_is_an_error_of_ours_and_publishes_nothing(
     assert current is not None
     assert current.id == first.generation
     assert ingest(cards, home, HashEmbedder()).rows == 7
+
+
+def test_rows_too_many_in_one_call_never_make_up_for_rows_too_few_in_the_next(
+    cards: Path, home: Path
+) -> None:
+    write_card(cards, "c3", MANY)
+
+    def shift(rows: Matrix) -> Matrix:
+        # Two calls: one of 128 passages, and the rest.
+        return np.concatenate([rows, rows[:1]]) if len(rows) == 128 else rows[:-1]
+
+    with pytest.raises(RetrievalError):
+        ingest(cards, home, _Miscounting(shift))
+    assert Generations(home).current() is None
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(cards: Path, home: Path) -> None:
@@ -438,12 +459,12 @@ def test_every_field_of_a_row_is_in_the_content_hash() -> None:
         replace(row, drugs=()),
         replace(row, sources=(Source("x", "https://example.org", "CC0 1.0"),)),
     ]
-    hashes = {hash_content([one]) for one in [row, *changed]}
+    hashes = {hash_rows(encode_rows([one])) for one in [row, *changed]}
     assert len(hashes) == 1 + len(changed)
-    assert hash_content([row]) == hash_content([sub_chunk(1)])
+    assert hash_rows(encode_rows([row])) == hash_rows(encode_rows([sub_chunk(1)]))
 
 
 def test_rows_and_their_order_are_in_the_content_hash() -> None:
     one, other = sub_chunk(1), sub_chunk(2)
     rows: list[list[SubChunk]] = [[], [one], [one, other], [other, one], [one, one]]
-    assert len({hash_content(some) for some in rows}) == len(rows)
+    assert len({hash_rows(encode_rows(some)) for some in rows}) == len(rows)

@@ -1,0 +1,36 @@
+"""Sub-chunks as lines of JSON: the form in which a generation keeps its rows beside the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from kb.chunking import CHUNKING_VERSION
+from kb.types import Source, SubChunk
+
+
+def encode_rows(chunks: Sequence[SubChunk]) -> bytes:
+    """Write a line a sub-chunk, the same bytes for the same rows."""
+    lines = (json.dumps(asdict(chunk), sort_keys=True) + "\n" for chunk in chunks)
+    return "".join(lines).encode()
+
+
+def decode_rows(data: bytes) -> tuple[SubChunk, ...]:
+    """Read what `encode_rows` wrote. Raises ValueError, KeyError or TypeError on anything else."""
+    return tuple(_decode(json.loads(line)) for line in data.splitlines())
+
+
+def hash_rows(data: bytes) -> str:
+    """Hash all that a generation is made from, embedder aside."""
+    return hashlib.sha256(f"chunking {CHUNKING_VERSION}\n".encode() + data).hexdigest()
+
+
+def _decode(row: dict[str, Any]) -> SubChunk:
+    row["drugs"] = tuple(row["drugs"])
+    row["sources"] = tuple(
+        Source(s["name"], s["url"], s["licence"], tuple(s["sections"])) for s in row["sources"]
+    )
+    return SubChunk(**row)
