@@ -17,7 +17,7 @@ export DO_NOT_TRACK := 1
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-serve: models ## Start the service on 127.0.0.1:8000 (first time: install, fetch models, ingest)
+serve: $(VENV)/.core .models/.pulled ## Start the service on 127.0.0.1:8000 (first time: install, fetch models, ingest)
 	@$(BIN)/retrieval doctor --config serve_config.yaml
 	@PATH="$(CURDIR)/$(BIN):$$PATH" RAY_ADDRESS=$${RAY_ADDRESS:-local} exec $(BIN)/serve run serve_config.yaml
 
@@ -25,11 +25,15 @@ deploy: $(VENV)/.core ## Apply an edited serve_config.yaml to the running servic
 	@$(BIN)/retrieval doctor --config serve_config.yaml --running
 	@RAY_AUTH_MODE=token $(BIN)/serve deploy serve_config.yaml
 
-models: $(VENV)/.core ## Fetch the in-the-box models (70 MB) into .models
-	@$(BIN)/retrieval models pull
+models: .models/.pulled ## Fetch the in-the-box models (70 MB) into .models
 
-test: $(VENV)/.dev models ## Run every test: unit, wiring, integration, faults
-	@$(BIN)/retrieval models pull all-MiniLM-L6-v2
+# Once: a model that somebody deletes on purpose stays away, and the path says so.
+.models/.pulled: | $(VENV)/.core
+	@$(BIN)/retrieval models pull --models .models
+	@touch $@
+
+test: $(VENV)/.dev .models/.pulled ## Run every test: unit, wiring, integration, faults
+	@$(BIN)/retrieval models pull all-MiniLM-L6-v2 --models .models
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types, import rules

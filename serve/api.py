@@ -106,7 +106,7 @@ def _add_operations(api: FastAPI, backend: Backend) -> None:
     async def info() -> dict[str, Any]:
         """Give the settings in force, the stages and the generation. Holds no secret."""
         manifest = backend.pipeline.generation.manifest
-        stages = await backend.pipeline.stage_statuses()
+        stages = await backend.pipeline.stages.statuses()
         return {
             "about": DESCRIPTION,
             "settings": backend.settings().public(),
@@ -127,7 +127,7 @@ def _add_operations(api: FastAPI, backend: Backend) -> None:
     async def readyz() -> JSONResponse:
         """Ask every stage; 503 until all have loaded."""
         manifest = backend.pipeline.generation.manifest
-        stages = await backend.pipeline.stage_statuses()
+        stages = await backend.pipeline.stages.statuses()
         pings = {name: Ping(ok=s.ok, detail=s.detail) for name, s in stages.items()}
         pings["generation"] = Ping(ok=True, detail=f"{manifest.id}, {manifest.rows} rows")
         readiness = Readiness(ready=all(ping.ok for ping in pings.values()), pings=pings)

@@ -13,25 +13,21 @@ from typing import TypeVar
 from kb.errors import StageUnavailable
 from kb.generations import LoadedGeneration
 from kb.types import Filters, LegQuery, Locale, Ranking, RerankScores, SubChunk
+from serve.answers import hit_body
 from serve.candidates import Candidate
 from serve.fusion import FIRST_RANK, reciprocal_rank_fusion
 from serve.languages import detect_locale, language_of, match_locale
 from serve.parents import collapse_to_cards
 from serve.schemas import (
-    Bm25Evidence,
     Degradation,
-    DenseEvidence,
-    Evidence,
-    HitBody,
     HybridPath,
     NoMatchReason,
     RerankBody,
     RetrieveRequest,
     RetrieveResponse,
-    SourceBody,
 )
 from serve.settings import Settings
-from serve.stages import Stages, StageStatus
+from serve.stages import Stages
 from serve.telemetry import Telemetry
 
 logger = logging.getLogger("ray.serve.adherence_retrieval")
@@ -42,7 +38,6 @@ RESERVE_MS = 20.0
 """Kept of the deadline for the work after the last model: parents, cut and the answer itself."""
 _RETURN_MS = 10.0
 """How much earlier than its waiter a reranker is told to stop, so that its scores still arrive."""
-STATUS_TIMEOUT_S = 2.0
 WARN_EVERY_S = 60.0
 
 
@@ -125,7 +120,9 @@ class HybridPipeline:
             )
         self._telemetry.metrics.request(path)
         return RetrieveResponse(
-            hits=[_hit_body(rank, c, body.explain) for rank, c in enumerate(hits, FIRST_RANK)],
+            hits=[
+                hit_body(rank, c, explain=body.explain) for rank, c in enumerate(hits, FIRST_RANK)
+            ],
             hybrid_path=path,
             degraded=[Degradation(stage=d.stage, reason=d.reason) for d in request.degraded],
             no_match_reason=None if hits else self._no_match_reason(bm25, dense, dropped),
@@ -135,14 +132,6 @@ class HybridPipeline:
             timings_ms=request.timings_ms,
             request_id=request_id,
         )
-
-    async def stage_statuses(self) -> dict[str, StageStatus]:
-        """Ask every stage how it is, all at once; one that does not answer in time is not ok."""
-        stages = self.stages
-        names = ("bm25", "dense", "reranker")
-        asked = (stages.bm25.status(), stages.dense.status(), stages.reranker.status())
-        found = await asyncio.gather(*(_status(work) for work in asked))
-        return dict(zip(names, found, strict=True))
 
     async def _search(self, request: _Request) -> tuple[Ranking | None, Ranking | None]:
         """Ask both legs at once; the lexical leg alone backs up a dense leg that runs alone."""
@@ -373,16 +362,6 @@ async def _wait(
         raise
 
 
-async def _status(work: Awaitable[StageStatus]) -> StageStatus:
-    try:
-        async with asyncio.timeout(STATUS_TIMEOUT_S):
-            return await work
-    except TimeoutError:
-        return StageStatus(ok=False, detail=f"no answer in {STATUS_TIMEOUT_S:g} s")
-    except Exception as error:  # Whatever is wrong with a stage is what is asked here.
-        return StageStatus(ok=False, detail=type(error).__name__)
-
-
 def _locale_of(body: RetrieveRequest) -> Locale:
     named = match_locale(body.locale) if body.locale else None
     return named or detect_locale(body.query)
@@ -416,36 +395,3 @@ def _broken(scores: RerankScores, window: int) -> str | None:
 def _is_number(score: object) -> bool:
     """Tell a finite float from all that a broken model may give instead (NaN breaks every sort)."""
     return isinstance(score, float) and math.isfinite(score)
-
-
-def _hit_body(rank: int, candidate: Candidate, explain: bool) -> HitBody:
-    chunk = candidate.chunk
-    score, kind = candidate.score()
-    return HitBody(
-        rank=rank,
-        card_id=chunk.card_id,
-        chunk_id=chunk.id,
-        title=chunk.title,
-        category=chunk.category,
-        locale=chunk.locale,
-        passage=chunk.text,
-        score=score,
-        score_kind=kind,
-        similarity=candidate.similarity,
-        sources=[SourceBody(name=s.name, url=s.url, licence=s.licence) for s in chunk.sources],
-        evidence=_evidence(candidate) if explain else None,
-    )
-
-
-def _evidence(candidate: Candidate) -> Evidence:
-    bm25 = dense = None
-    if candidate.bm25_score is not None:
-        bm25 = Bm25Evidence(rank=candidate.ranks["bm25"], score=candidate.bm25_score)
-    if candidate.similarity is not None:
-        dense = DenseEvidence(rank=candidate.ranks.get("dense"), similarity=candidate.similarity)
-    return Evidence(
-        bm25=bm25,
-        dense=dense,
-        fused_score=candidate.fused_score,
-        rerank_score=candidate.rerank_score,
-    )

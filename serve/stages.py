@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kb.types import LegQuery, Ranking, RerankScores, Vector
+
+STATUS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,23 @@ class Stages:
     bm25: LexicalLeg
     dense: DenseLeg
     reranker: RerankStage
+
+    async def statuses(self) -> dict[str, StageStatus]:
+        """Ask every stage how it is, all at once; one that does not answer in time is not ok."""
+        asked = {
+            "bm25": self.bm25.status(),
+            "dense": self.dense.status(),
+            "reranker": self.reranker.status(),
+        }
+        found = await asyncio.gather(*map(_status, asked.values()))
+        return dict(zip(asked, found, strict=True))
+
+
+async def _status(asked: Awaitable[StageStatus]) -> StageStatus:
+    try:
+        async with asyncio.timeout(STATUS_TIMEOUT_S):
+            return await asked
+    except TimeoutError:
+        return StageStatus(ok=False, detail=f"no answer in {STATUS_TIMEOUT_S:g} s")
+    except Exception as error:  # Whatever is wrong with a stage is what is asked here.
+        return StageStatus(ok=False, detail=type(error).__name__)

@@ -31,7 +31,7 @@ from fakes_serve import (
 )
 from kb.errors import StageUnavailable
 from kb.types import Filters, Hit, LegQuery, Ranking
-from serve import pipeline as pipeline_module
+from serve import stages as stages_module
 from serve.pipeline import RESERVE_MS, decide_path
 from serve.schemas import RetrieveRequest, RetrieveResponse
 
@@ -789,11 +789,11 @@ async def test_the_passage_is_the_cards_best_sub_chunk_and_its_own_text() -> Non
 
 
 async def test_every_stage_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module, "STATUS_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(stages_module, "STATUS_TIMEOUT_S", 0.01)
     world = World()
     world.dense.fault, world.reranker.fault = "hang", "crash"
 
-    found = await world.pipeline.stage_statuses()
+    found = await world.pipeline.stages.statuses()
 
     assert {name: status.ok for name, status in found.items()} == {
         "bm25": True,
