@@ -19,6 +19,8 @@ from kb.types import Card, Category, Locale, Section, Source
 MAX_CARD_BYTES = 64 * 1024
 LOCALES: tuple[Locale, ...] = get_args(Locale)
 
+_MAX_DEPTH = 8  # A source's list of sections is the fourth level.
+
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<rest>.*)")
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*)")
 
@@ -145,12 +147,7 @@ def _split(path: Path, text: str) -> tuple[str, str, int]:
 
 def _parse_header(path: Path, header: str) -> _CardMeta:
     try:
-        # An alias can make a small file expand without bound, and no card needs one.
-        for event in yaml.parse(header, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise CardError(
-                    str(path), _line_of(event.start_mark), "YAML aliases are not allowed"
-                )
+        _refuse_bombs(path, header)
         data = yaml.safe_load(header)
     except yaml.MarkedYAMLError as error:
         line = _line_of(error.problem_mark)
@@ -173,6 +170,23 @@ def _parse_header(path: Path, header: str) -> _CardMeta:
 def _line_of(mark: Any) -> int:
     """Give the line in the file of a place in the front matter, which begins on line 2."""
     return int(mark.line) + 2 if mark else 1
+
+
+def _refuse_bombs(path: Path, header: str) -> None:
+    """Refuse what makes a small file expand or the parser slow, and what no card needs.
+
+    Raises:
+        CardError: there is an alias, or lists and mappings are nested deeply.
+    """
+    depth = 0
+    for event in yaml.parse(header, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise CardError(str(path), _line_of(event.start_mark), "YAML aliases are not allowed")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            line = _line_of(event.start_mark)
+            raise CardError(str(path), line, f"YAML is nested more than {_MAX_DEPTH} deep")
 
 
 def _line_of_unbuildable(header: str) -> int:

@@ -39,7 +39,8 @@ class Settings(BaseModel):
 
     # Places
     kb_cards: Path = Field(
-        default_factory=lambda: Path(str(resources.files("kb"))) / "content",
+        # English only, until a vector space and a reranker cover the other two locales.
+        default_factory=lambda: Path(str(resources.files("kb"))) / "content" / "en",
         description="The cards that are ingested.",
     )
     kb_home: Path = Field(Path(".kb"), description="The store and its generations.")

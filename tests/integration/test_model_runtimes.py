@@ -534,7 +534,12 @@ def preference() -> Sequence[str]:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    """Give what the project warned of; the libraries' own words are not counted."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and record.name.startswith("ray.serve.")
+    ]
 
 
 def test_the_in_the_box_reranker_is_loaded_where_it_is_the_only_one_present(
@@ -585,7 +590,7 @@ def test_a_broken_model_from_the_hub_leaves_the_one_in_the_box_and_one_warning(
 
     assert reranker is not None
     assert reranker.model.model_id == RERANKER.id
-    (warning,) = [text for text in warnings_in(caplog) if "cannot be loaded" in text]
+    (warning,) = warnings_in(caplog)
     assert FROM_HUB.id in warning
 
 

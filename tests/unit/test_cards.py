@@ -433,3 +433,29 @@ def test_every_shipped_card_has_text_and_lies_under_its_locale_and_id(
 def test_every_translation_keeps_its_original_s_category(shipped: list[Card]) -> None:
     category = {card.id: card.category for card in shipped if card.locale == "en"}
     assert all(card.category == category[card.id] for card in shipped)
+
+
+@pytest.mark.parametrize("locale", ["es-419", "pt-BR"])
+def test_a_translation_has_every_card_section_list_item_and_number(
+    shipped: list[Card], locale: str
+) -> None:
+    english = {card.id: card for card in shipped if card.locale == "en"}
+    translated = {card.id: card for card in shipped if card.locale == locale}
+
+    assert set(translated) == set(english)
+    for card_id, card in translated.items():
+        original = english[card_id]
+        assert card.drugs == original.drugs
+        assert [s.url for s in card.sources] == [s.url for s in original.sources]
+        assert _shape(card) == _shape(original)
+        assert _numbers(card) == _numbers(original)
+
+
+def _shape(card: Card) -> list[int]:
+    """Count the list items of each section."""
+    return [section.text.count("\n- ") + section.text.startswith("- ") for section in card.sections]
+
+
+def _numbers(card: Card) -> Counter[str]:
+    """Collect the digits of a card, however they are grouped or pointed."""
+    return Counter(re.findall(r"\d+", " ".join([card.title, *(s.text for s in card.sections)])))

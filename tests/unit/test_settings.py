@@ -33,7 +33,7 @@ def test_without_a_word_everything_is_on_and_no_floor_is_set() -> None:
 
 
 def test_the_shipped_cards_are_the_default() -> None:
-    assert list(load().kb_cards.glob("*/*.md"))
+    assert list(load().kb_cards.glob("*.md"))
 
 
 def test_every_place_is_absolute() -> None:
