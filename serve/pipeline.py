@@ -355,11 +355,14 @@ async def _wait(
 ) -> tuple[set[asyncio.Task[_T]], set[asyncio.Task[_T]]]:
     """Wait as `asyncio.wait` does; when the request itself is dropped, drop its legs too."""
     try:
-        return await asyncio.wait(legs, timeout=timeout, return_when=until)
+        done, late = await asyncio.wait(legs, timeout=timeout, return_when=until)
     except asyncio.CancelledError:
         for leg in legs:
             leg.cancel()
         raise
+    for leg in done:
+        leg.exception()  # Seen: else asyncio logs, message and all, what nobody asks for later.
+    return done, late
 
 
 def _locale_of(body: RetrieveRequest) -> Locale:

@@ -252,13 +252,18 @@ CHUNKS = tuple(
 
 
 class BrokenMetrics(NoMetrics):
-    """A fault of the service itself, which quotes what it should not."""
+    """A fault of the service itself, in a stage or after all; it quotes what it should not."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, *, in_a_stage: bool = False) -> None:
         self._words = words
+        self._in_a_stage = in_a_stage
 
     def request(self, path: str) -> None:
         raise RuntimeError(f"cannot count {path} of {self._words}")
+
+    def stage(self, stage: str, milliseconds: float) -> None:
+        if self._in_a_stage:
+            raise RuntimeError(f"cannot count {milliseconds} of {stage} of {self._words}")
 
 
 @dataclass

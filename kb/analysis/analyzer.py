@@ -30,7 +30,7 @@ _UNSPACED_CHARACTERS = (
 _UNSPACED = re.compile(f"[{_UNSPACED_CHARACTERS}]+")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _LOOSE_MARKS = re.compile("[\u0300-\u036f]")
-_FRACTION = re.compile("(\\d*)([¼-¾⅐-⅞])")
+_FRACTION = re.compile(r"(?<!\d)(\d*)([¼-¾⅐-⅞])")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹]+")
 _ALIKE = str.maketrans({"’": "'", "\u2010": "-", "\u2011": "-"})
 
@@ -79,7 +79,7 @@ def _one_form(text: str) -> str:
 def _decimal_of_fraction(match: re.Match[str]) -> str:
     """Write ``2½`` as 2.5, which the compatibility form would make 21 and 2."""
     whole, fraction = match.groups()
-    return f"{int(whole or 0) + unicodedata.numeric(fraction):.4f}"
+    return (whole or "0") + f"{unicodedata.numeric(fraction):.4f}".removeprefix("0")
 
 
 def _number(digits: str, locale: Locale) -> str:

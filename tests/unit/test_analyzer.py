@@ -29,7 +29,7 @@ _any_text = st.text(alphabet=st.characters(), max_size=60)
 _with_surrogates = st.text(alphabet=st.characters(exclude_categories=()), max_size=60)
 # Two decimals: "4.000" is four thousand in Portuguese.
 _amounts = st.decimals(min_value="0.01", max_value="9999", places=2)
-_property = settings(deadline=None, derandomize=True, max_examples=100)
+_property = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 # S06: one word, however its letters are encoded.
@@ -407,7 +407,7 @@ def test_no_text_makes_it_fail(text: str, locale: Locale) -> None:
 
 
 @pytest.mark.parametrize("locale", LOCALES)
-@pytest.mark.parametrize("digits", [20, 400, 5000])
+@pytest.mark.parametrize("digits", [400, 5000])
 @pytest.mark.parametrize("form", ["{}", "{} mg", "{}½", "{}.5mg", "0.{}", "{}⁹", "{},000", "½{}"])
 def test_a_number_of_any_length_is_read(form: str, digits: int, locale: Locale) -> None:
     assert analyze(form.format("9" * digits), locale)
@@ -429,8 +429,23 @@ def test_a_text_of_two_parts_has_the_tokens_of_both() -> None:
         (lambda mark, size: f"{ord(mark)}," * (size // 4), "en"),
         (lambda mark, size: "用" * (size - 1) + mark, "en"),
         (lambda mark, size: f"{mark}\u0301" * (size // 2), "en"),
+        (lambda mark, size: str(ord(mark) % 10) * size, "en"),
+        (lambda mark, size: f"{ord(mark)}½ " * (size // 5), "en"),
+        (lambda mark, size: f"{mark}⁹" * (size // 2), "en"),
     ],
-    ids=["hyphens", "hyphens-pt", "letters", "apostrophes", "points", "commas", "han", "marks"],
+    ids=[
+        "hyphens",
+        "hyphens-pt",
+        "letters",
+        "apostrophes",
+        "points",
+        "commas",
+        "han",
+        "marks",
+        "digits",
+        "fractions",
+        "powers",
+    ],
 )
 def test_time_grows_with_the_text_and_no_faster(
     build: Callable[[str, int], str], locale: Locale
@@ -446,7 +461,7 @@ def test_time_grows_with_the_text_and_no_faster(
         return best
 
     cost(1000)
-    small, large = cost(8_000), cost(8 * 8_000)
+    small, large = cost(2_000), cost(8 * 2_000)
     assert large < 8 * 4 * small  # Quadratic would be 64 times as much.
 
 

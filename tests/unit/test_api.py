@@ -491,7 +491,7 @@ def part_of_c(ordinal: int, text: str, section: str) -> SubChunk:
 CARDS = [
     part_of_c(2, "Then wait.", "What to do"),
     part_of_c(1, "Stop.", "What to do"),
-    part_of_c(3, "It is rare.", "How often"),
+    part_of_c(10, "It is rare.", "How often"),
     make_chunk("c:pt-BR:1", "Pare.", title="Um cartão", locale="pt-BR"),
     make_chunk("d:es-419:1", "Espere.", title="Una tarjeta", locale="es-419"),
     make_chunk("d:pt-BR:1", "Espere.", title="Um cartão", locale="pt-BR"),

@@ -149,6 +149,16 @@ async def test_the_callers_trace_goes_on() -> None:
     assert not trace.get_current_span().get_span_context().is_valid
 
 
+async def test_a_trace_that_the_server_has_joined_already_goes_on() -> None:
+    world = World()
+
+    with world.spans.tracer.start_as_current_span("server") as server:
+        await post(world, traceparent=f"00-{TRACE_ID}-{CALLER}-01")
+
+    request = world.spans.named("retrieve")
+    assert request.parent == server.get_span_context()
+
+
 @pytest.mark.parametrize("header", ["", "nonsense", f"00-{TRACE_ID}-{CALLER}", "00-0-0-00"])
 async def test_a_trace_header_that_is_none_begins_a_trace(header: str) -> None:
     world = World()
@@ -182,6 +192,7 @@ def world_with(**faults: Fault) -> Callable[[], World]:
         (lambda: World(chunks=()), 200),
         (lambda: World(reranker=FakeReranker(raw=(CANARY, CANARY, CANARY))), 200),
         (lambda: World(metrics=BrokenMetrics(CANARY)), 500),
+        (lambda: World(metrics=BrokenMetrics(CANARY, in_a_stage=True)), 500),
     ],
 )
 async def test_the_querys_words_are_in_no_span_no_log_and_no_error(
