@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deployments.engines.bm25 import Bm25Engine
-from deployments.failures import failure_as_value
+from deployments.failures import failure_as_value, refuse_when_late
 from kb.generations import load_rows
 from kb.types import LegQuery, Ranking
 
@@ -21,6 +21,7 @@ class Bm25Retriever:
     @failure_as_value
     def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks, or give the StageUnavailable."""
+        refuse_when_late("bm25", query.deadline)
         return self._engine.search(query)
 
     def status(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.engines.dense import DenseEngine, load_dense
-from deployments.failures import failure_as_value
+from deployments.failures import failure_as_value, refuse_when_late
 from kb.embedders.factory import EmbedderConfig
 from kb.errors import StageUnavailable, WorkError
 from kb.generations import load_generation
@@ -40,6 +40,7 @@ class DenseRetriever:
     @failure_as_value
     def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks, or give the StageUnavailable."""
+        refuse_when_late("dense", query.deadline)
         return self._loaded().search(query)
 
     @failure_as_value

@@ -6,6 +6,7 @@ the log with one a request, so a shim returns its StageUnavailable and the calle
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -14,6 +15,17 @@ from kb.errors import StageUnavailable
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+def refuse_when_late(stage: str, deadline: float) -> None:
+    """Refuse work whose time ran out in the replica's queue. Raises StageUnavailable.
+
+    Args:
+        stage: ``bm25``, ``dense`` or ``rerank``.
+        deadline: in seconds since the epoch.
+    """
+    if time.time() >= deadline:
+        raise StageUnavailable(stage, "deadline")
 
 
 def failure_as_value(method: Callable[_P, _T]) -> Callable[_P, _T | StageUnavailable]:

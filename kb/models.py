@@ -80,6 +80,10 @@ def find_spec(model_id: str) -> ModelSpec:
         raise InputError(f"unknown model {model_id!r}; the catalogue has {known}") from None
 
 
+HUB_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+"""What a model from the hub cannot do without; the library would make up what is missing."""
+
+
 class ModelStore:
     """Model files under one folder, one sub-folder a model; serving only reads it."""
 
@@ -93,9 +97,7 @@ class ModelStore:
     def is_present(self, spec: ModelSpec) -> bool:
         """Tell whether every file of a model is there; the sums are `verify`'s business."""
         folder = self.folder(spec)
-        if spec.files:
-            return all((folder / name).is_file() for name in spec.files)
-        return (folder / "config.json").is_file()
+        return all((folder / name).is_file() for name in spec.files or HUB_FILES)
 
     def verify(self, spec: ModelSpec) -> None:
         """Compare every file with its sum. Raises ModelError naming the first that differs."""
@@ -180,5 +182,6 @@ def _fetch_from_hub(spec: ModelSpec, source: HubSource, building: Path) -> None:
             f"({type(error).__name__}); check the network or HF_ENDPOINT"
         ) from error
     shutil.rmtree(building / ".cache", ignore_errors=True)
-    if not (building / "config.json").is_file():
-        raise ModelError(f"{spec.id}: {source.repository} holds no config.json")
+    for name in HUB_FILES:
+        if not (building / name).is_file():
+            raise ModelError(f"{spec.id}: {source.repository} holds no {name}")

@@ -139,7 +139,7 @@ class RunningService:
         """Ask it to stop, wait, and give its exit code; no child outlives it."""
         assert self.process is not None
         children = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.send_signal(signal.SIGINT)  # As Ctrl-C does.
+        self.process.send_signal(signal.SIGTERM)  # A background shell's children ignore SIGINT.
         code = self.process.wait(timeout=60)
         _, alive = psutil.wait_procs(children, timeout=20)
         for child in alive:

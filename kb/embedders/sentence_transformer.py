@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kb.embedders.vectors import fingerprint_of, normalise
 from kb.errors import ModelError
-from kb.models import ModelSpec
+from kb.models import HUB_FILES, ModelSpec
 from kb.types import Matrix, Vector
 
 
@@ -33,9 +33,16 @@ class SentenceTransformerEmbedder:
         torch.set_num_threads(threads)
         self.fingerprint = fingerprint_of(spec)
         self.languages = spec.languages
-        self._model = SentenceTransformer(
-            str(folder), device="cpu", local_files_only=True, trust_remote_code=False
-        )
+        for name in ("modules.json", *HUB_FILES):
+            # Without its modules.json, say, the library would make up another pooling.
+            if not (folder / name).is_file():
+                raise ModelError(f"{folder / name} is missing")
+        try:
+            self._model = SentenceTransformer(
+                str(folder), device="cpu", local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # Each kind of damage has an error of another library.
+            raise ModelError(f"{folder} cannot be loaded: {type(error).__name__}") from error
         self._model.max_seq_length = spec.max_tokens
         self._in_use = threading.Lock()  # Its tokenizer is changed by each call.
         self._check_dimension(spec)

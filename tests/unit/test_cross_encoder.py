@@ -18,7 +18,7 @@ from deployments.engines import cross_encoder, pair_onnx, pair_sentence_transfor
 from deployments.engines.cross_encoder import CrossEncoder, load_cross_encoder
 from fakes_serve import FakeClock
 from kb.errors import InputError, ModelError, StageUnavailable
-from kb.models import ModelStore, find_spec
+from kb.models import HUB_FILES, ModelStore, find_spec
 
 IN_THE_BOX = "ms-marco-MiniLM-L-12-v2"
 ON_THE_HUB = "BAAI/bge-reranker-base"
@@ -221,7 +221,7 @@ def put_model(home: Path, model_id: str, content: bytes = b"not a model") -> Mod
     store = ModelStore(home)
     spec = find_spec(model_id)
     store.folder(spec).mkdir(parents=True)
-    for name in spec.files or {"config.json": ""}:
+    for name in spec.files or HUB_FILES:
         (store.folder(spec) / name).write_bytes(content)
     return store
 
