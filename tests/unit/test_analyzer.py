@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import get_args
@@ -469,6 +470,16 @@ def test_a_megabyte_of_hyphens_is_read() -> None:
     assert len(analyze("b-" * 500_000, "en")) == 500_001
 
 
+@pytest.fixture
+def _eager_threads() -> Iterator[None]:
+    """Change threads as often as can be, so that what is not locked breaks."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_eager_threads")
 def test_threads_get_what_one_thread_gets() -> None:
     texts = [" ".join(f"{chr(97 + n)}{m}interactions" for m in "abcdefgh") for n in range(26)] * 4
     analyzer._normal_form.cache_clear()

@@ -13,7 +13,7 @@ from fakes_kb import write_tiny_onnx_embedder
 from kb.embedders.factory import EmbedderConfig, choose_embedder, embedder_of
 from kb.embedders.vectors import fingerprint_of
 from kb.errors import InputError, ModelError
-from kb.models import ModelStore, find_spec
+from kb.models import HUB_FILES, ModelStore, find_spec
 
 BGE = find_spec("bge-small-en-v1.5")
 BGE_TORCH = find_spec("BAAI/bge-small-en-v1.5")
@@ -38,9 +38,10 @@ def _install(store: ModelStore) -> None:
 
 
 def _install_for_torch(store: ModelStore) -> None:
-    """Put down what makes the model present; loading it needs a library that is not there."""
+    """Put down what makes the model present, but nothing that loads."""
     store.folder(BGE_TORCH).mkdir(parents=True)
-    (store.folder(BGE_TORCH) / "config.json").write_text("{}", "utf-8")
+    for name in HUB_FILES:
+        (store.folder(BGE_TORCH) / name).write_text("{}", "utf-8")
 
 
 # New vectors.

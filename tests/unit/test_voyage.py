@@ -94,7 +94,7 @@ def test_passages_are_sent_as_documents_in_calls_of_at_most_128_and_keep_their_o
         ([10], [1]),
         ([10] * BATCH_TEXTS, [BATCH_TEXTS]),
         ([10] * (2 * BATCH_TEXTS + 3), [BATCH_TEXTS, BATCH_TEXTS, 3]),
-        ([BATCH_CHARACTERS // 2] * 3, [2, 1]),
+        ([BATCH_CHARACTERS // 2] * 5, [2, 2, 1]),
         ([BATCH_CHARACTERS, 1], [1, 1]),
         # One passage over the limit is sent alone and sinks no other.
         ([5, BATCH_CHARACTERS + 1, 5], [1, 1, 1]),
