@@ -63,10 +63,15 @@ def test_any_text_and_its_decomposed_form_give_the_same_tokens(text: str, locale
 
 
 @pytest.mark.parametrize(
-    "text", ["ｗａｒｆａｒｉｎ ２．５ｍｇ", "warfarin 2.5㎎", "WARFARIN 2.5 MG"]
+    "text", ["ｗａｒｆａｒｉｎ ２．５ｍｇ", "warfarin 2.5㎎", "WARFARIN 2.5 MG", "𝐖arfarin 2.5 mg"]
 )
 def test_width_and_compatibility_forms_and_case_are_one(text: str) -> None:
     assert analyze(text, "en") == ["warfarin", "2.5", "mg"]
+
+
+@pytest.mark.parametrize("sign", ["®", "™", "℠", "©", "*", "†", "¹"])
+def test_a_sign_behind_a_brand_name_does_not_change_the_name(sign: str) -> None:
+    assert analyze("Coumadin", "en")[0] in analyze(f"Coumadin{sign} tablets", "en")
 
 
 def test_ligatures_and_special_cases_are_folded_alike() -> None:
