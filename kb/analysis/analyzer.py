@@ -28,7 +28,7 @@ _UNSPACED_CHARACTERS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
 _UNSPACED = re.compile(f"[{_UNSPACED_CHARACTERS}]+")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_INVISIBLE = re.compile("[\u2120\u2122\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _LOOSE_MARKS = re.compile("[\u0300-\u036f]")
 _FRACTION = re.compile(r"(?<!\d)(\d*)([¼-¾⅐-⅞])")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹]+")
