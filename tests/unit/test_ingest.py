@@ -23,6 +23,7 @@ from kb.errors import (
 from kb.generations import Generations, load_generation
 from kb.ingest import IngestReport, ingest
 from kb.rows import encode_rows, hash_rows
+from kb.stores.chroma import ChromaStore
 from kb.types import Matrix, Source, SubChunk
 
 SEVERAL = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(1, 6))
@@ -343,6 +344,55 @@ def test_rows_too_many_in_one_call_never_make_up_for_rows_too_few_in_the_next(
     with pytest.raises(RetrievalError):
         ingest(cards, home, _Miscounting(shift))
     assert Generations(home).current() is None
+
+
+Write = Callable[[ChromaStore, Sequence[SubChunk], Matrix | None], None]
+
+
+def _write_half(store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
+    half = len(chunks) // 2
+    _write(store, chunks[:half], None if vectors is None else vectors[:half])
+
+
+def _write_other_text(
+    store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None
+) -> None:
+    _write(store, [replace(chunk, text="x") for chunk in chunks], vectors)
+
+
+def _fill_the_disk(store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
+    _write_half(store, chunks, vectors)
+    raise OSError(28, "No space left on device")
+
+
+_write: Write = ChromaStore.upsert
+
+
+@pytest.mark.parametrize(
+    ("write", "seen"),
+    [(_write_half, StoreError), (_write_other_text, StoreError), (_fill_the_disk, OSError)],
+)
+def test_a_store_that_does_not_keep_what_it_is_given_is_never_published(
+    cards: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Write,
+    seen: type[Exception],
+) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    write_card(cards, "c3", "New.")
+    with monkeypatch.context() as patch:
+        patch.setattr(ChromaStore, "upsert", write)
+        with pytest.raises(seen):
+            ingest(cards, home, HashEmbedder())
+    current = Generations(home).current()
+    assert current is not None
+    assert current.id == first.generation
+    assert len(_rows(home)) == 6
+    second = ingest(cards, home, HashEmbedder())
+    names = {path.name for path in (home / "generations").iterdir()}
+    assert names == {first.generation, second.generation}
+    assert len(_rows(home)) == second.rows == 7
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(cards: Path, home: Path) -> None:
