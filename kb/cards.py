@@ -8,18 +8,17 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from kb.errors import CardError, InputError
+from kb.strict_yaml import YamlProblem, load_yaml
 from kb.types import Card, Category, Locale, Section, Source
 
 MAX_CARD_BYTES = 64 * 1024
 LOCALES: tuple[Locale, ...] = get_args(Locale)
-
-_MAX_DEPTH = 8  # A source's list of sections is the fourth level.
 
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<rest>.*)")
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*)")
@@ -106,7 +105,11 @@ def read_card(path: Path) -> Card:
 
 def _card_files(folder: Path) -> Iterator[Path]:
     """Find the card files, by path ascending; refuse links, which could lead anywhere."""
-    for parent, folders, files in os.walk(folder):
+
+    def refuse(error: OSError) -> None:
+        raise CardError(str(error.filename), 1, f"cannot be read: {error.strerror}")
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
         folders.sort()
         for name in sorted([*folders, *files]):
             path = Path(parent) / name
@@ -147,15 +150,9 @@ def _split(path: Path, text: str) -> tuple[str, str, int]:
 
 def _parse_header(path: Path, header: str) -> _CardMeta:
     try:
-        _refuse_bombs(path, header)
-        data = yaml.safe_load(header)
-    except yaml.MarkedYAMLError as error:
-        line = _line_of(error.problem_mark)
-        raise CardError(str(path), line, f"invalid YAML: {error.problem}") from None
-    # PyYAML lets the errors of what builds its values through (a date in month 13).
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        line = _line_of_unbuildable(header)
-        raise CardError(str(path), line, f"invalid YAML: {type(error).__name__}: {error}") from None
+        data = load_yaml(header, aliases=False)
+    except YamlProblem as error:
+        raise CardError(str(path), error.line + 1, error.problem) from None
     if not isinstance(data, dict):
         raise CardError(str(path), 2, "front matter must be a mapping of keys to values")
     try:
@@ -165,43 +162,6 @@ def _parse_header(path: Path, header: str) -> _CardMeta:
         where = ".".join(str(part) for part in first["loc"])
         line = _key_lines(header).get(str(first["loc"][0]), 1) if first["loc"] else 1
         raise CardError(str(path), line, f"{where}: {first['msg']}") from None
-
-
-def _line_of(mark: Any) -> int:
-    """Give the line in the file of a place in the front matter, which begins on line 2."""
-    return int(mark.line) + 2 if mark else 1
-
-
-def _refuse_bombs(path: Path, header: str) -> None:
-    """Refuse what makes a small file expand or the parser slow, and what no card needs.
-
-    Raises:
-        CardError: there is an alias, or lists and mappings are nested deeply.
-    """
-    depth = 0
-    for event in yaml.parse(header, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise CardError(str(path), _line_of(event.start_mark), "YAML aliases are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            line = _line_of(event.start_mark)
-            raise CardError(str(path), line, f"YAML is nested more than {_MAX_DEPTH} deep")
-
-
-def _line_of_unbuildable(header: str) -> int:
-    """Give the line of the first value that YAML cannot build; that of the front matter if none."""
-    try:
-        node = yaml.compose(header, Loader=yaml.SafeLoader)
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        for key, value in pairs:
-            try:
-                yaml.SafeLoader("").construct_document(value)
-            except (yaml.YAMLError, ValueError, KeyError, AttributeError):
-                return _line_of(key.start_mark)
-    except (yaml.YAMLError, RecursionError):
-        pass  # It cannot even be read: the front matter as a whole is at fault.
-    return 2
 
 
 def _key_lines(header: str) -> dict[str, int]:

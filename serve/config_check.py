@@ -8,10 +8,10 @@ import typing
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from kb.errors import SettingsError
+from kb.strict_yaml import YamlProblem, load_yaml
 from serve.settings import Settings, change_live, load_settings
 
 DEPLOYMENTS = frozenset({"Ingress", "Bm25Retriever", "DenseRetriever", "Reranker"})
@@ -52,14 +52,13 @@ def check_config(path: Path) -> tuple[Settings, int]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text("utf-8"))
+        data = load_yaml(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SettingsError(f"{path}:{line}: invalid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise SettingsError(f"{path}: invalid YAML: {type(error).__name__}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not valid UTF-8") from None
+    except YamlProblem as error:
+        raise SettingsError(f"{path}:{error.line}: {error.problem}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"{path}: must be a mapping")
     return data

@@ -435,6 +435,31 @@ def test_every_translation_keeps_its_original_s_category(shipped: list[Card]) ->
     assert all(card.category == category[card.id] for card in shipped)
 
 
+def test_a_key_given_twice_is_refused_since_one_of_the_two_would_be_lost(tmp_path: Path) -> None:
+    text = card_text().replace("locale: en", "locale: en\ntitle: Another")
+    error = _refusal(tmp_path, text)
+
+    assert "'title' is there twice" in error.problem
+    assert error.line == 6
+
+
+def test_a_folder_that_cannot_be_listed_is_named_and_never_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_card(tmp_path / "closed", "c1")
+    scandir = os.scandir
+
+    def refuse(path: Path | str) -> object:  # Tests may run as root, to whom nothing is closed.
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(CardError, match=r"closed.*Permission denied"):
+        read_cards(tmp_path)
+
+
 @pytest.mark.parametrize("locale", ["es-419", "pt-BR"])
 def test_a_translation_has_every_card_section_list_item_and_number(
     shipped: list[Card], locale: str

@@ -275,3 +275,11 @@ def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         check_config(tmp_path / name)
+
+
+def test_a_key_given_twice_is_refused_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("proxy_location: HeadOnly\nproxy_location: EveryNode\n", "utf-8")
+
+    with pytest.raises(SettingsError, match=r"config\.yaml:2: .*there twice"):
+        check_config(path)
