@@ -14,6 +14,9 @@ from kb.types import RerankScores
 
 logger = logging.getLogger("ray.serve.adherence_retrieval")
 
+MAX_QUERY_TOKENS = 128
+"""A longer turn is cut: each of its tokens is paid for again with every passage."""
+
 _WARM_UP = ("How do I take this medicine?", "Take one tablet with water at the same time each day.")
 # Weight of the newest pair in the running cost of a token. A cost falls to its true value at once
 # and rises slowly: a moment's contention (a start-up, say) must not shrink the window for long.

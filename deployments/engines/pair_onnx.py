@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from deployments.engines.cross_encoder import MAX_QUERY_TOKENS
 from kb.models import ModelSpec
 from kb.onnx_text import OnnxTextModel
-
-MAX_QUERY_TOKENS = 128
-"""A longer turn is cut: each of its tokens is paid for again with every passage."""
 
 _SPECIAL_TOKENS = 3
 

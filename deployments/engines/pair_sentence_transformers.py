@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.engines.cross_encoder import MAX_QUERY_TOKENS
 from kb.errors import ModelError
 from kb.models import ModelSpec
 
@@ -58,10 +59,11 @@ class SentenceTransformersPairModel:
         self._in_use = threading.Lock()  # Its tokenizer is changed by each call.
 
     def prepare(self, query: str, passages: Sequence[str]) -> Iterator[TextPair]:
-        """Cut the query to at most half of the window and count tokens."""
+        """Count tokens; the query takes at most half of the window."""
         query_ids = self._token_ids(query)
-        if len(query_ids) > self._max_tokens // 2:
-            query_ids = query_ids[: self._max_tokens // 2]
+        room = min(MAX_QUERY_TOKENS, self._max_tokens // 2)
+        if len(query_ids) > room:
+            query_ids = query_ids[:room]
             query = self._model.tokenizer.decode(query_ids)
         for passage in passages:
             length = len(query_ids) + len(self._token_ids(passage)) + _SPECIAL_TOKENS

@@ -27,7 +27,7 @@ import pytest
 from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from deployments.engines.cross_encoder import load_cross_encoder
+from deployments.engines.cross_encoder import MAX_QUERY_TOKENS, load_cross_encoder
 from deployments.engines.pair_onnx import OnnxPairModel
 from deployments.engines.pair_sentence_transformers import SentenceTransformersPairModel
 from dequantise import dequantised_cross_encoder, dequantised_embedder
@@ -369,6 +369,18 @@ def test_a_long_query_leaves_the_passage_half_of_the_window_on_sentence_transfor
     assert kept[:-1] == whole[: len(kept) - 1]
     assert len(kept) >= min(len(whole) + 1, WINDOW // 2)
     assert np.isfinite(score)
+
+
+def test_a_long_query_is_cut_alike_in_both_runtimes(
+    onnx_reranker: OnnxPairModel,
+    float_reranker: SentenceTransformersPairModel,
+    vocabulary: list[str],
+) -> None:
+    query = some_words(vocabulary, 10_000)
+    onnx_pair = next(onnx_reranker.prepare(query, ["short"]))
+    float_pair = next(float_reranker.prepare(query, ["short"]))
+
+    assert onnx_pair.tokens == float_pair.tokens < 2 * MAX_QUERY_TOKENS
 
 
 class inputs_of:  # noqa: N801  # Reads as the function that it is to its callers.

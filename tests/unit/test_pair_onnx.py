@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deployments.engines import pair_onnx
-from deployments.engines.pair_onnx import MAX_QUERY_TOKENS, OnnxPair, OnnxPairModel
+from deployments.engines.cross_encoder import MAX_QUERY_TOKENS
+from deployments.engines.pair_onnx import OnnxPair, OnnxPairModel
 from kb.models import find_spec
 
 CLS, SEP = 101, 102
