@@ -180,19 +180,21 @@ def test_one_switch_returns_to_dense_only_and_back_without_a_restart(
     query = "can I take ibuprofen with warfarin?"
     before = {process.pid for process in service.replicas("Ingress")}
 
-    service.deploy({"retrieval_hybrid_enabled": False})
+    one_pair = {"reranker_max_input": 1}  # The switch is what is waited for, not the reranker.
+    service.deploy({"retrieval_hybrid_enabled": False, **one_pair})
     _wait_for(lambda: _paths(service, query) == {"dense_only"})
-    service.deploy({})
+    service.deploy(one_pair)
     _wait_for(lambda: _paths(service, query) == {"full"})
+    service.deploy({})
 
     assert {process.pid for process in service.replicas("Ingress")} == before
 
 
 def _paths(service: RunningService, query: str) -> set[str]:
-    return {service.retrieve(query)["hybrid_path"] for _ in range(4)}
+    return {service.retrieve(query)["hybrid_path"] for _ in range(6)}
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"

@@ -14,25 +14,10 @@ from ray.serve._private.build_app import build_app as build_graph
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
+from fakes_kb import write_card
 from serve.app import build_app
 from serve.config_check import DEPLOYMENTS
 from serve.settings import Settings
-
-CARD = """---
-id: {id}
-title: {title}
-category: drug-interaction
-locale: en
-drugs: [warfarin]
-sources:
-  - name: A label
-    url: https://example.org/label
-    licence: CC0 1.0
-reviewed: 2026-11-30
----
-## What happens
-{text}
-"""
 
 
 @pytest.fixture
@@ -40,12 +25,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("KB_CARDS", "KB_HOME", "MODEL_HOME"):  # The environment would win.
         monkeypatch.delenv(name, raising=False)
     cards = tmp_path / "cards"
-    cards.mkdir()
-    for card_id, title, text in (
-        ("warfarin-nsaids", "Warfarin and ibuprofen", "Ibuprofen with warfarin raises bleeding."),
-        ("metformin-alcohol", "Metformin and alcohol", "Alcohol with metformin is a risk."),
-    ):
-        (cards / f"{card_id}.md").write_text(CARD.format(id=card_id, title=title, text=text))
+    write_card(cards, "warfarin-nsaids", "Ibuprofen with warfarin raises bleeding.")
+    write_card(cards, "metformin-alcohol", "Alcohol with metformin is a risk.")
     return {
         "kb_cards": cards,
         "kb_home": tmp_path / "kb",
