@@ -19,6 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 _BLOCK = 1 << 20
 _ATTEMPTS = 4
+_RESOLVE_TIMEOUT_S = 120
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
@@ -72,13 +73,19 @@ def resolve_wheel(package: str, version: str) -> str:
             "--quiet --disable-pip-version-check --dry-run --ignore-installed --no-deps "
             "--only-binary :all: --report"
         ).split()
-        result = subprocess.run(
-            [sys.executable, "-m", "pip", "install", *options, report, f"{package}=={version}"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [sys.executable, "-m", "pip", "install", *options, report, f"{package}=={version}"],
+                capture_output=True,
+                text=True,
+                timeout=_RESOLVE_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ModelError(
+                f"{package} {version}: pip did not answer in {_RESOLVE_TIMEOUT_S} s; "
+                "check the network and pip's configuration"
+            ) from None
         if result.returncode != 0:
             lines = result.stderr.strip().splitlines() or ["pip said nothing"]
             raise ModelError(f"{package} {version}: pip cannot find it: {lines[-1]}")

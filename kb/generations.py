@@ -112,7 +112,7 @@ class Generations:
 
     def write_rows(self, manifest: Manifest, rows: bytes) -> None:
         """Keep a generation's rows beside its store."""
-        (self.folder(manifest.id) / "rows.jsonl").write_bytes(rows)
+        _write_atomically(self.folder(manifest.id) / "rows.jsonl", rows)
 
     def read_rows(self, manifest: Manifest) -> tuple[SubChunk, ...]:
         """Read a generation's rows. Raises StoreError when they are not what was published."""
@@ -128,8 +128,8 @@ class Generations:
     def publish(self, manifest: Manifest) -> None:
         """Finish a generation and make it the current one; the switch is one atomic rename."""
         path = self.folder(manifest.id) / "manifest.json"
-        _write_atomically(path, json.dumps(asdict(manifest), indent=2) + "\n")
-        _write_atomically(self.home / "CURRENT", manifest.id + "\n")
+        _write_atomically(path, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
+        _write_atomically(self.home / "CURRENT", manifest.id.encode() + b"\n")
         self._prune(manifest.id)
 
     def discard_unfinished(self) -> None:
@@ -176,10 +176,11 @@ def load_generation(home: Path, generation_id: str) -> tuple[LoadedGeneration, V
     return LoadedGeneration(manifest, tuple(store.chunks())), store
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all, after a loss of power too."""
     building = path.with_name(path.name + ".new")
-    with building.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with building.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     building.replace(path)

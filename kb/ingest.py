@@ -50,7 +50,8 @@ def ingest(
         StoreError: another ingest runs, or the new store does not hold what was written.
     """
     cards = read_cards(cards_folder)
-    chunks = [chunk for card in cards for chunk in split_card(card)]
+    # By id, as every reader gives them back.
+    chunks = sorted((c for card in cards for c in split_card(card)), key=lambda chunk: chunk.id)
     fingerprint = embedder.fingerprint if embedder else None
     rows = encode_rows(chunks)
     content_hash = hash_rows(rows)
@@ -70,9 +71,14 @@ def ingest(
             content_hash=content_hash,
             fingerprint=fingerprint,
         )
-        _build(generations, manifest, chunks, vectors)
-        generations.write_rows(manifest, rows)
-        generations.publish(manifest)
+        try:
+            _build(generations, manifest, chunks, vectors)
+            generations.write_rows(manifest, rows)
+            generations.publish(manifest)
+        except OSError as error:
+            raise StoreError(
+                f"{kb_home}: cannot be written: {error.strerror}; nothing is published"
+            ) from error
     return IngestReport(manifest.rows, manifest.id, name, unchanged=False)
 
 
@@ -116,5 +122,5 @@ def _build(
     store.upsert(chunks, vectors)
     if (found := store.count()) != len(chunks):
         raise StoreError(f"wrote {len(chunks)} rows, the store holds {found}; nothing is published")
-    if store.chunks() != sorted(chunks, key=lambda chunk: chunk.id):
+    if store.chunks() != list(chunks):
         raise StoreError("the store does not give back the rows that it was given")

@@ -19,12 +19,10 @@ NoMatchReason = Literal["kb_empty", "no_candidates", "filtered_out", "below_min_
 
 
 def _clean(text: str) -> str:
-    """Drop NUL, which no store takes; refuse lone surrogates, which no encoder takes."""
+    """Drop NUL, which no store takes; a lone surrogate never passes JSON validation."""
     text = text.replace("\x00", "")
     if not text.strip():
         raise ValueError("must not be blank")
-    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise ValueError("is not valid Unicode")
     return text
 
 

@@ -57,7 +57,7 @@ class Settings(BaseModel):
         description="Rerankers by preference; the first that is present and loads is used.",
     )
     voyage_base_url: Annotated[str | None, BeforeValidator(_none_word)] = Field(
-        None, description="Another address of Voyage's API."
+        None, pattern=r"^https?://[^\s\[\]]+$", description="Another address of Voyage's API."
     )
     model_threads: int = Field(1, ge=1, le=64, description="Threads of one model replica.")
 

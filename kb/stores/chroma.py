@@ -68,17 +68,22 @@ class ChromaStore:
         return cls(client, collection)
 
     def upsert(self, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
-        """Write rows; ``vectors`` is None in a store without a vector space."""
+        """Write rows; ``vectors`` is None in a store without a vector space. Raises StoreError."""
+        from chromadb.errors import ChromaError
+
         if vectors is None:
             vectors = np.ones((len(chunks), 1), dtype=np.float32)
         for start in range(0, len(chunks), _BATCH):
             part = chunks[start : start + _BATCH]
-            self._collection.upsert(
-                ids=[chunk.id for chunk in part],
-                embeddings=vectors[start : start + _BATCH],
-                documents=[chunk.text for chunk in part],
-                metadatas=[_metadata(chunk) for chunk in part],
-            )
+            try:
+                self._collection.upsert(
+                    ids=[chunk.id for chunk in part],
+                    embeddings=vectors[start : start + _BATCH],
+                    documents=[chunk.text for chunk in part],
+                    metadatas=[_metadata(chunk) for chunk in part],
+                )
+            except ChromaError as error:  # A full disk is one of its internal errors.
+                raise StoreError(f"cannot write rows from {start}: {error}") from error
 
     def count(self) -> int:
         """Count the rows."""

@@ -10,6 +10,7 @@ import chromadb
 import numpy as np
 import pytest
 from chromadb.config import Settings
+from chromadb.errors import InternalError
 
 from fakes_kb import sub_chunk, text_vector
 from kb.errors import StoreError
@@ -194,3 +195,16 @@ def test_a_damaged_database_is_named_and_never_read(
         with pytest.raises(StoreError) as caught:
             ChromaStore.open(broken)
         assert str(broken) in str(caught.value)
+
+
+def test_a_write_that_the_database_refuses_is_a_store_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise InternalError("database or disk is full")
+
+    store = ChromaStore.create(tmp_path / "store")
+    monkeypatch.setattr(store._collection, "upsert", refuse)
+
+    with pytest.raises(StoreError, match="disk is full"):
+        store.upsert([sub_chunk(1)], None)

@@ -244,3 +244,10 @@ def test_pip_is_asked_where_a_wheel_lies(tmp_path: Path, monkeypatch: pytest.Mon
     assert resolve_wheel("tiny-weights", "1.0") == wheel.as_uri()
     with pytest.raises(ModelError, match=r"tiny-weights 2\.0: pip cannot find it"):
         resolve_wheel("tiny-weights", "2.0")
+
+
+def test_a_pip_that_does_not_answer_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_RESOLVE_TIMEOUT_S", 0.001)
+
+    with pytest.raises(ModelError, match=r"weights 1\.0: pip did not answer"):
+        resolve_wheel("weights", "1.0")

@@ -368,22 +368,18 @@ def _fill_the_disk(store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matr
 _write: Write = ChromaStore.upsert
 
 
-@pytest.mark.parametrize(
-    ("write", "seen"),
-    [(_write_half, StoreError), (_write_other_text, StoreError), (_fill_the_disk, OSError)],
-)
+@pytest.mark.parametrize("write", [_write_half, _write_other_text, _fill_the_disk])
 def test_a_store_that_does_not_keep_what_it_is_given_is_never_published(
     cards: Path,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
     write: Write,
-    seen: type[Exception],
 ) -> None:
     first = ingest(cards, home, HashEmbedder())
     write_card(cards, "c3", "New.")
     with monkeypatch.context() as patch:
         patch.setattr(ChromaStore, "upsert", write)
-        with pytest.raises(seen):
+        with pytest.raises(StoreError):
             ingest(cards, home, HashEmbedder())
     current = Generations(home).current()
     assert current is not None

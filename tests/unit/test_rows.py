@@ -35,6 +35,16 @@ def test_the_rows_beside_the_store_are_those_of_the_store(home: Path) -> None:
     assert len(stored.chunks) > 0
 
 
+def test_the_rows_of_a_long_card_have_the_same_order_in_both(tmp_path: Path) -> None:
+    body = "\n".join(f"## Section {number}\nSentence {number}." for number in range(12))
+    write_card(tmp_path / "cards", "long", body)
+    made = ingest(tmp_path / "cards", tmp_path / "kb", None).generation
+
+    stored, _ = load_generation(tmp_path / "kb", made)
+    assert load_rows(tmp_path / "kb", made).chunks == stored.chunks
+    assert len(stored.chunks) == 12
+
+
 def test_rows_survive_being_written_and_read(home: Path) -> None:
     chunks = load_rows(home, _generation(home)).chunks
 

@@ -237,3 +237,17 @@ def test_an_unknown_live_name_is_refused_with_the_nearest_one() -> None:
 def test_an_impossible_live_value_is_refused() -> None:
     with pytest.raises(SettingsError, match="'rrf_k'"):
         change_live(load(), {"rrf_k": 0})
+
+
+@pytest.mark.parametrize(
+    "address", ["https://[x", "proxy.example.org", "file:///etc", "https://a b"]
+)
+def test_an_address_that_is_none_is_refused_at_the_start(address: str) -> None:
+    with pytest.raises(SettingsError, match="voyage_base_url"):
+        load({"voyage_base_url": address})
+
+
+def test_a_public_address_shows_its_host_alone() -> None:
+    settings = load({"voyage_base_url": "https://user:secret@proxy.example.org:8443/v1"})
+
+    assert settings.public()["voyage_base_url"] == "proxy.example.org"
