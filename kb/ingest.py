@@ -1,126 +1,193 @@
-"""Build a generation from cards and publish it."""
+"""Build a generation from cards, check it, and publish it."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
+from kb.build import Base, build_vectors
+from kb.canaries import Canary, read_canaries
 from kb.cards import read_cards
-from kb.chunking import split_card
-from kb.errors import StageUnavailable, StoreError
-from kb.generations import Generations, Manifest
+from kb.checks import check_canaries, check_rows
+from kb.chunking import split_cards
+from kb.errors import StoreError
+from kb.generations import Generations, LoadedGeneration, Manifest
+from kb.progress import Progress
 from kb.protocols import Embedder
 from kb.rows import encode_rows, hash_rows
-from kb.types import Matrix, SubChunk
+from kb.types import SubChunk, VectorSpace
 
-Progress = Callable[[int, int], None]
-"""Told rows embedded so far and rows in all."""
-
-_EMBED_AT_ONCE = 128
+KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest did; ``unchanged`` when the served generation already held just that."""
+    """What an ingest did; ``unchanged`` when a generation already held just that.
+
+    ``embedded`` counts the vectors that an embedder had to make; the others were taken over from
+    the generation before.
+    """
 
     rows: int
     generation: str
-    embedder: str
+    embedders: str
+    embedded: int
     unchanged: bool
 
 
 def ingest(
     cards_folder: Path,
-    kb_home: Path,
-    embedder: Embedder | None,
+    generations: Generations,
+    embedders: Sequence[Embedder],
     progress: Progress | None = None,
+    keep: int = KEPT,
 ) -> IngestReport:
-    """Read the cards, embed their sub-chunks, build a generation aside and publish it.
+    """Read the cards, embed what is new, build a generation aside, check and publish it.
 
     Nothing is written before all the cards are valid; what is served stays as it is until the new
-    generation is complete.
+    generation is complete and has passed its checks.
+
+    Args:
+        cards_folder: the cards, and ``canaries.yaml`` beside them where there is one.
+        generations: the knowledge base.
+        embedders: one a vector space, by preference; none makes a generation that only words find.
+        progress: told how many rows are embedded.
+        keep: generations to keep, the new one included.
 
     Raises:
-        InputError: a card is invalid or an id is taken twice.
-        ModelError: the embedder failed.
-        StoreError: another ingest runs, or the new store does not hold what was written.
+        InputError: a card or a canary is invalid, or an id is taken twice.
+        ModelError: an embedder failed.
+        StoreError: another ingest runs, or the generation did not pass its checks.
     """
     cards = read_cards(cards_folder)
-    # By id, as every reader gives them back.
-    chunks = sorted((c for card in cards for c in split_card(card)), key=lambda chunk: chunk.id)
-    fingerprint = embedder.fingerprint if embedder else None
-    rows = encode_rows(chunks)
-    content_hash = hash_rows(rows)
-    generations = Generations(kb_home)
+    canaries = read_canaries(cards_folder, {card.id for card in cards})
+    draft = _draft(split_cards(cards), embedders)
     with generations.lock():
         generations.discard_unfinished()
-        current = _readable_current(generations)
-        name = str(fingerprint) if fingerprint else "none"
-        if current and (current.content_hash, current.fingerprint) == (content_hash, fingerprint):
-            return IngestReport(current.rows, current.id, name, unchanged=True)
-        vectors = _embed(embedder, chunks, progress) if embedder else None
-        now = dt.datetime.now(dt.UTC)
-        manifest = Manifest(
-            id=f"{now:%Y-%m-%dT%H-%M-%S-%f}Z-{content_hash[:6]}",
-            created=now.isoformat(timespec="seconds"),
-            rows=len(chunks),
-            content_hash=content_hash,
-            fingerprint=fingerprint,
-        )
+        base = _open_base(generations)
         try:
-            _build(generations, manifest, chunks, vectors)
-            generations.write_rows(manifest, rows)
-            generations.publish(manifest)
-        except OSError as error:
-            raise StoreError(
-                f"{kb_home}: cannot be written: {error.strerror}; nothing is published"
-            ) from error
-    return IngestReport(manifest.rows, manifest.id, name, unchanged=False)
+            found = _already_built(generations, base, draft.manifest)
+            if found:
+                _check_canaries(generations, replace(draft, manifest=found), embedders, canaries)
+                embedded = 0
+            else:
+                found, embedded = _build(generations, draft, embedders, base, canaries, progress)
+        finally:
+            if base:
+                base.vectors.close()
+        if found.id != _published(generations):
+            generations.publish(found.id)
+        generations.prune(keep)
+    unchanged = found.id != draft.manifest.id
+    return IngestReport(found.rows, found.id, found.embedders, embedded, unchanged)
 
 
-def _readable_current(generations: Generations) -> Manifest | None:
+def _draft(chunks: list[SubChunk], embedders: Sequence[Embedder]) -> LoadedGeneration:
+    content_hash = hash_rows(encode_rows(chunks))
+    now = dt.datetime.now(dt.UTC)
+    manifest = Manifest(
+        id=f"{now:%Y-%m-%dT%H-%M-%S-%f}Z-{content_hash[:6]}",
+        created=now.isoformat(timespec="seconds"),
+        rows=len(chunks),
+        content_hash=content_hash,
+        spaces=tuple(_space(embedder, chunks) for embedder in embedders),
+    )
+    return LoadedGeneration(manifest, tuple(chunks))
+
+
+def _space(embedder: Embedder, chunks: Sequence[SubChunk]) -> VectorSpace:
+    space = VectorSpace(embedder.fingerprint, tuple(sorted(embedder.languages)), 0)
+    return replace(space, rows=sum(space.covers(chunk.locale) for chunk in chunks))
+
+
+def _open_base(generations: Generations) -> Base | None:
+    """Open the newest sound generation; a broken one is what an ingest is there to replace."""
+
+    def load(generation_id: str) -> Base:
+        loaded = generations.load(generation_id)
+        return Base(loaded, generations.open_vectors(loaded.manifest, thorough=True))
+
     try:
-        manifest = generations.current()
-        if manifest:
-            generations.open_store(manifest)
-            generations.read_rows(manifest)
+        return generations.newest_sound(load)[1]
     except StoreError:
-        return None  # A broken generation is what an ingest is there to replace.
-    return manifest
+        return None
 
 
-def _embed(embedder: Embedder, chunks: Sequence[SubChunk], progress: Progress | None) -> Matrix:
-    dimension = embedder.fingerprint.dimension
-    parts = [np.empty((0, dimension), dtype=np.float32)]
-    for start in range(0, len(chunks), _EMBED_AT_ONCE):
-        passages = [chunk.passage for chunk in chunks[start : start + _EMBED_AT_ONCE]]
+def _already_built(
+    generations: Generations, base: Base | None, wanted: Manifest
+) -> Manifest | None:
+    """Find a sound generation that holds just what is wanted.
+
+    One that is newer than the published one is there after a rollback, or when an ingest was
+    killed in the moment before publishing.
+    """
+    published = _published(generations)
+    for generation_id in reversed(generations.ids()):
+        if generation_id <= published:
+            break
         try:
-            vectors = embedder.embed_passages(passages)
-        except StageUnavailable as error:
-            raise StoreError(f"cannot embed rows from {start}: {error}") from error
-        if vectors.shape != (expected := (len(passages), dimension)):
-            raise StoreError(f"{embedder.fingerprint} gave shape {vectors.shape}, not {expected}")
-        parts.append(vectors)
-        if progress:
-            progress(start + len(passages), len(chunks))
-    return np.concatenate(parts)
+            newer = generations.verify(generation_id)
+        except StoreError:
+            continue
+        if _holds_the_same(newer, wanted):
+            return newer
+    if base and _holds_the_same(base.loaded.manifest, wanted):
+        return base.loaded.manifest
+    return None
 
 
-def _build(
+def _published(generations: Generations) -> str:
+    """Name the published generation; nothing when there is none or the pointer is damaged."""
+    try:
+        return generations.current_id() or ""
+    except StoreError:
+        return ""
+
+
+def _holds_the_same(one: Manifest, other: Manifest) -> bool:
+    return (one.content_hash, one.spaces) == (other.content_hash, other.spaces)
+
+
+def _build(  # noqa: PLR0913, PLR0917  # What is there, what is wanted, and with what.
     generations: Generations,
-    manifest: Manifest,
-    chunks: Sequence[SubChunk],
-    vectors: Matrix | None,
-) -> None:
-    from kb.stores.chroma import ChromaStore
+    draft: LoadedGeneration,
+    embedders: Sequence[Embedder],
+    base: Base | None,
+    canaries: Sequence[Canary],
+    progress: Progress | None,
+) -> tuple[Manifest, int]:
+    """Build, check and finish a generation; nothing of it is left when that fails."""
+    try:
+        seals, written = build_vectors(generations, draft, embedders, base, progress)
+        manifest = replace(draft.manifest, seals=seals)
+        draft = replace(draft, manifest=manifest)
+        reader = generations.open_vectors(manifest)
+        try:
+            for space in manifest.spaces:
+                check_rows(reader, space, draft.chunks, written[space.name])
+        finally:
+            reader.close()
+        _check_canaries(generations, draft, embedders, canaries)
+        generations.finish(manifest, encode_rows(draft.chunks))
+    except BaseException:
+        generations.drop(draft.manifest.id)
+        raise
+    return manifest, sum(space.embedded for space in written.values())
 
-    store = ChromaStore.create(generations.folder(manifest.id) / "chroma")
-    store.upsert(chunks, vectors)
-    if (found := store.count()) != len(chunks):
-        raise StoreError(f"wrote {len(chunks)} rows, the store holds {found}; nothing is published")
-    if store.chunks() != list(chunks):
-        raise StoreError("the store does not give back the rows that it was given")
+
+def _check_canaries(
+    generations: Generations,
+    draft: LoadedGeneration,
+    embedders: Sequence[Embedder],
+    canaries: Sequence[Canary],
+) -> None:
+    if not canaries:
+        return
+    reader = generations.open_vectors(draft.manifest)
+    try:
+        for space, embedder in zip(draft.manifest.spaces, embedders, strict=True):
+            check_canaries(reader, space, draft.chunks, embedder, canaries)
+    finally:
+        reader.close()

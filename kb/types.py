@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +15,9 @@ Vector = NDArray[np.float32]
 
 Matrix = NDArray[np.float32]
 """Embeddings, shape (rows, dimension), L2-normalised by row."""
+
+EXACT_ROWS = 20_000
+"""Up to this size of a vector space a search compares every row; above it, an index may guess."""
 
 Category = Literal[
     "drug-interaction", "adherence-barrier", "motivational-interviewing", "escalation"
@@ -99,6 +104,7 @@ class LegQuery:
     one long card cannot take every place. ``deadline`` is in seconds since the epoch.
     """
 
+    generation: str
     text: str
     locale: Locale
     depth: int
@@ -116,17 +122,28 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryVector:
+    """A query in one vector space of a generation, to compare further sub-chunks with."""
+
+    generation: str
+    space: str
+    vector: Vector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """The hits of one leg, best first.
 
     ``filtered_out`` counts what would have been a hit but for the filters. The dense leg adds the
-    query's vector, so that hits of the other leg get a similarity without embedding again.
+    query's vector, so that hits of the other leg get a similarity without embedding again, and the
+    spaces that it had to pass over: embedder and reason.
     """
 
     hits: tuple[Hit, ...]
     generation: str
     filtered_out: int = 0
-    query_vector: Vector | None = field(default=None, repr=False, compare=False)
+    query_vector: QueryVector | None = field(default=None, repr=False, compare=False)
+    passed_over: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +167,26 @@ class Fingerprint:
 
     def __str__(self) -> str:
         return f"{self.embedder_id} ({self.dimension} dimensions, revision {self.revision})"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpace:
+    """One embedder's vectors in a generation: of the sub-chunks in a language that it covers."""
+
+    fingerprint: Fingerprint
+    languages: tuple[str, ...]
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Name the space in a store: readable, and another for every other fingerprint.
+
+        >>> VectorSpace(Fingerprint("BAAI/bge-small", "r1", 384, "", ""), (), 0).name
+        'baai-bge-small-b1b5bd81'
+        """
+        readable = re.sub(r"[^a-z0-9]+", "-", self.fingerprint.embedder_id.lower()).strip("-")
+        return f"{readable[:24]}-{hashlib.sha256(repr(self.fingerprint).encode()).hexdigest()[:8]}"
+
+    def covers(self, locale: Locale) -> bool:
+        """Tell whether its embedder was trained for a locale's language."""
+        return not self.languages or locale.partition("-")[0] in self.languages

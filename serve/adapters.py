@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kb.errors import StageUnavailable
-from kb.types import LegQuery, Ranking, RerankScores, Vector
+from kb.types import LegQuery, QueryVector, Ranking, RerankScores
 from serve.stages import StageStatus
 
 
@@ -16,6 +16,9 @@ class Caller(Protocol):
 
     async def __call__(self, method: str, *args: Any) -> Any:
         """Give what the method returns. Raises StageUnavailable when the stage is not there."""
+
+    async def everywhere(self, method: str, *args: Any) -> list[Any]:
+        """Call every replica and give what they return. Raises StageUnavailable when none does."""
 
 
 class LocalCaller:
@@ -27,6 +30,10 @@ class LocalCaller:
     async def __call__(self, method: str, *args: Any) -> Any:
         """Give what the method returns."""
         return await asyncio.to_thread(getattr(self._stage, method), *args)
+
+    async def everywhere(self, method: str, *args: Any) -> list[Any]:
+        """Give what the one stage returns."""
+        return [await self(method, *args)]
 
 
 class _Adapter:
@@ -52,13 +59,20 @@ class LexicalAdapter(_Adapter):
         ranking: Ranking = await self._ask("search", query)
         return ranking
 
+    async def load(self, generation: str) -> str:
+        """Have every replica load a generation; give the reason when one cannot."""
+        reasons = await self._call.everywhere("load", generation)
+        return next(filter(None, reasons), "")
+
 
 class DenseAdapter(LexicalAdapter):
     """The dense leg."""
 
-    async def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
+    async def similarities(
+        self, query: QueryVector, chunk_ids: Sequence[str]
+    ) -> list[float | None]:
         """Compare sub-chunks with a query's vector. Raises StageUnavailable."""
-        cosines: list[float] = await self._ask("similarities", vector, chunk_ids)
+        cosines: list[float | None] = await self._ask("similarities", query, chunk_ids)
         return cosines
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
@@ -18,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kb.types import SubChunk
+from serve.generation_switch import GenerationSwitch
 from serve.languages import DEFAULT_LOCALE, match_locale
 from serve.limits import BodyLimit
 from serve.pipeline import HybridPipeline
@@ -55,16 +58,47 @@ _TITLES = {
 
 
 class Backend:
-    """What the API needs: the pipeline, and the settings of the moment (they change live)."""
+    """What the API needs.
 
-    def __init__(self, pipeline: HybridPipeline, settings: Callable[[], Settings]) -> None:
+    Args:
+        pipeline: answers.
+        settings: gives the settings of the moment; they change live.
+        switch: moves the pipeline to what is published; None where nothing ever changes.
+    """
+
+    def __init__(
+        self,
+        pipeline: HybridPipeline,
+        settings: Callable[[], Settings],
+        switch: GenerationSwitch | None = None,
+    ) -> None:
         self.pipeline = pipeline
         self.settings = settings
+        self.switch = switch
+
+    def generation_ping(self) -> Ping:
+        """Say which generation is served and, if it is not the published one, why."""
+        manifest = self.pipeline.generation.manifest
+        detail = f"{manifest.id}, {manifest.rows} rows"
+        if self.switch is None:
+            return Ping(ok=True, detail=detail)
+        problem = f"; {self.switch.problem}" if self.switch.problem else ""
+        return Ping(ok=self.switch.settled, detail=detail + problem)
 
 
 def create_api(backend: Backend) -> FastAPI:
     """Build the ASGI application."""
-    api = FastAPI(title="Adherence retrieval", version="1", description=DESCRIPTION)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(backend.switch.run()) if backend.switch else None
+        yield
+        if watching:
+            watching.cancel()
+
+    api = FastAPI(
+        title="Adherence retrieval", version="1", description=DESCRIPTION, lifespan=lifespan
+    )
     api.add_middleware(BodyLimit)
     api.add_middleware(_LastResort)
     _handle_errors(api)
@@ -114,7 +148,10 @@ def _add_operations(api: FastAPI, backend: Backend) -> None:
             "generation": {
                 "id": manifest.id,
                 "rows": manifest.rows,
-                "embedder": str(manifest.fingerprint) if manifest.fingerprint else None,
+                "spaces": [
+                    {"embedder": str(space.fingerprint), "rows": space.rows}
+                    for space in manifest.spaces
+                ],
             },
         }
 
@@ -126,10 +163,9 @@ def _add_operations(api: FastAPI, backend: Backend) -> None:
     @api.get("/readyz", responses={503: {"model": Readiness}})
     async def readyz() -> JSONResponse:
         """Ask every stage; 503 until all have loaded."""
-        manifest = backend.pipeline.generation.manifest
         stages = await backend.pipeline.stages.statuses()
         pings = {name: Ping(ok=s.ok, detail=s.detail) for name, s in stages.items()}
-        pings["generation"] = Ping(ok=True, detail=f"{manifest.id}, {manifest.rows} rows")
+        pings["generation"] = backend.generation_ping()
         readiness = Readiness(ready=all(ping.ok for ping in pings.values()), pings=pings)
         return JSONResponse(readiness.model_dump(), 200 if readiness.ready else 503)
 

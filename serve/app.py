@@ -18,23 +18,20 @@ from serve.settings import Settings, load_settings
 def build_app(args: Settings) -> Application:
     """Bind the four deployments. Replicas, CPU shares and queues are ``serve_config.yaml``'s.
 
-    Ingests first when there is no knowledge base yet. All deployments are bound to one generation,
-    so that a replica that starts later cannot serve another.
+    Ingests first when there is no knowledge base yet.
 
     Raises:
         InputError: a setting or a card is wrong.
         WorkError: the generation cannot be made.
     """
     settings = load_settings(args.model_dump(exclude_unset=True))
-    generation = ensure_generation(settings)
-    bm25 = _deployment(Bm25Retriever).bind(settings.kb_home, generation)
-    dense = _deployment(DenseRetriever).bind(
-        settings.kb_home, generation, settings.embedder_config()
-    )
+    ensure_generation(settings)
+    bm25 = _deployment(Bm25Retriever).bind(settings.store_config())
+    dense = _deployment(DenseRetriever).bind(settings.store_config(), settings.embedder_config())
     reranker = _deployment(Reranker).bind(
         ModelStore(settings.model_home), settings.reranker_models, settings.model_threads
     )
-    return _deployment(Ingress).bind(settings, generation, bm25, dense, reranker)
+    return _deployment(Ingress).bind(settings, bm25, dense, reranker)
 
 
 def _deployment(cls: type) -> Deployment:

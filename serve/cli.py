@@ -19,11 +19,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from kb.cards import read_cards
+from kb.embedders.factory import ids_at_hand
 from kb.errors import InputError, SettingsError, WorkError
-from kb.generations import Generations
 from kb.models import ModelStore, catalogue, find_spec
+from kb.stores.factory import open_generations
+from serve.cli_common import Bar, common_flags, load_cli_settings
+from serve.cli_generations import add_generations_command
 from serve.schemas import RetrieveRequest
-from serve.settings import LIVE_SETTINGS, Settings, load_settings
+from serve.settings import LIVE_SETTINGS, Settings
 
 ABOUT = (
     "Ground an agent for medication adherence in knowledge-base cards. A reference implementation "
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("retrieval", description=ABOUT)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    common = _common_flags()
+    common = common_flags()
 
     ingest = commands.add_parser("ingest", parents=[common], help="build and publish a generation")
     ingest.set_defaults(run=_ingest)
@@ -79,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("names", nargs="*", metavar="NAME")
         action.set_defaults(run=run)
 
+    add_generations_command(commands, common)
+
     doctor = commands.add_parser(
         "doctor", parents=[common], help="check configuration, port, cards and models"
     )
@@ -93,44 +98,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _common_flags() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(add_help=False)
-    flags.add_argument("--cards", metavar="DIR", help="the cards (KB_CARDS)")
-    flags.add_argument("--kb-home", metavar="DIR", help="store and generations (KB_HOME)")
-    flags.add_argument(
-        "--models", metavar="DIR", dest="model_home", help="model store (MODEL_HOME)"
-    )
-    flags.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting"
-    )
-    return flags
-
-
-def _load_settings(parsed: argparse.Namespace, given: dict[str, Any] | None = None) -> Settings:
-    flags = {"kb_cards": parsed.cards, "kb_home": parsed.kb_home, "model_home": parsed.model_home}
-    overrides = {name: value for name, value in flags.items() if value is not None}
-    for pair in parsed.set:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise SettingsError(f"--set wants NAME=VALUE, not {pair!r}")
-        overrides[name] = value
-    return load_settings(given, overrides=overrides)
-
-
 def _ingest(parsed: argparse.Namespace) -> int:
     from serve.knowledge import ingest_cards
 
-    report = ingest_cards(_load_settings(parsed), _Bar("embedding"))
+    report = ingest_cards(load_cli_settings(parsed), Bar("embedding"))
     done = "unchanged, nothing to do" if report.unchanged else "published"
     print(f"{report.rows} rows upserted; generation {report.generation} ({done})")
-    print(f"embedder: {report.embedder}")
+    print(f"embedders: {report.embedders}; {report.embedded} vectors made anew")
     return 0
 
 
 def _search(parsed: argparse.Namespace) -> int:
     from serve.local import build_pipeline
 
-    settings = _load_settings(parsed)
+    settings = load_cli_settings(parsed)
     try:
         request = RetrieveRequest(
             query=parsed.query, top_k=parsed.top_k, locale=parsed.locale, explain=parsed.explain
@@ -156,7 +137,7 @@ def _search(parsed: argparse.Namespace) -> int:
 
 
 def _models_list(parsed: argparse.Namespace) -> int:
-    store = ModelStore(_load_settings(parsed).model_home)
+    store = ModelStore(load_cli_settings(parsed).model_home)
     for spec in catalogue().values():
         state = "api" if spec.source is None else "present" if store.is_present(spec) else "absent"
         languages = ",".join(sorted(spec.languages)) or "any"
@@ -165,20 +146,20 @@ def _models_list(parsed: argparse.Namespace) -> int:
 
 
 def _models_pull(parsed: argparse.Namespace) -> int:
-    store = ModelStore(_load_settings(parsed).model_home)
+    store = ModelStore(load_cli_settings(parsed).model_home)
     specs = [find_spec(name) for name in parsed.names] or [
         spec for spec in catalogue().values() if spec.in_the_box
     ]
     for spec in specs:
         was_present = store.is_present(spec)
-        bar = _Bar()
+        bar = Bar()
         store.pull(spec, lambda label, done, total, bar=bar: bar(done, total, label))  # type: ignore[misc]
         print(f"{spec.id}\t{'already there' if was_present else 'pulled'}\t{store.folder(spec)}")
     return 0
 
 
 def _models_verify(parsed: argparse.Namespace) -> int:
-    store = ModelStore(_load_settings(parsed).model_home)
+    store = ModelStore(load_cli_settings(parsed).model_home)
     specs = [find_spec(name) for name in parsed.names] or [
         spec for spec in catalogue().values() if store.is_present(spec)
     ]
@@ -199,17 +180,14 @@ def _doctor(parsed: argparse.Namespace) -> int:
         given = settings.model_dump(exclude_unset=True)
         state = "in use by the service" if parsed.running else "free"
         print(f"config\t{parsed.config}: sound; port {port} is {state}")
-    settings = _load_settings(parsed, given)
+    settings = load_cli_settings(parsed, given)
     print(f"cards\t{len(read_cards(settings.kb_cards))} valid in {settings.kb_cards}")
-    manifest = Generations(settings.kb_home).current()
+    manifest = open_generations(settings.store_config()).current()
     print(f"kb\t{manifest.id if manifest else 'none yet: the first start ingests'}")
+    print(f"embedders\t{', '.join(ids_at_hand(settings.embedder_config())) or 'none at hand'}")
     store = ModelStore(settings.model_home)
-    for role, names in (
-        ("embedder", settings.embedder_models),
-        ("reranker", settings.reranker_models),
-    ):
-        found = next((n for n in names if store.is_present(find_spec(n))), "none present")
-        print(f"{role}\t{found}")
+    present = (n for n in settings.reranker_models if store.is_present(find_spec(n)))
+    print(f"reranker\t{next(present, 'none present')}")
     return 0
 
 
@@ -226,33 +204,12 @@ def _check_port(port: int) -> None:
 
 
 def _settings(parsed: argparse.Namespace) -> int:
-    settings = _load_settings(parsed)
+    settings = load_cli_settings(parsed)
     for name, field in Settings.model_fields.items():
         live = " (live)" if name in LIVE_SETTINGS else ""
         value = json.dumps(settings.model_dump(mode="json")[name])
         print(f"{name}\t{value}\t{field.description or ''}{live}")
     return 0
-
-
-class _Bar:
-    """Show progress on a terminal as a bar, elsewhere as a line for each tenth."""
-
-    def __init__(self, label: str = "") -> None:
-        self._label = label
-        self._tenth = -1
-
-    def __call__(self, done: int, total: int, label: str = "") -> None:
-        """Show ``done`` of ``total``."""
-        share = done / total if total else 1.0
-        label = label or self._label
-        if sys.stderr.isatty():
-            filled = "#" * int(share * 30)
-            end = "\n" if done >= total else ""
-            sys.stderr.write(f"\r{label} [{filled:<30}] {share:4.0%} {end}")
-            sys.stderr.flush()
-        elif (tenth := int(share * 10)) != self._tenth:
-            self._tenth = tenth
-            print(f"{label} {share:.0%}", file=sys.stderr)
 
 
 if __name__ == "__main__":

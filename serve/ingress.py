@@ -14,15 +14,18 @@ from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter, Histogram
 
 from kb.errors import StageUnavailable
-from kb.generations import load_rows
+from kb.stores.factory import open_generations
 from serve.adapters import DenseAdapter, LexicalAdapter, RerankAdapter
 from serve.api import Backend, create_api
+from serve.generation_switch import GenerationSwitch
 from serve.pipeline import HybridPipeline
 from serve.schemas import RetrieveRequest
 from serve.settings import Settings, change_live
 from serve.stages import Stages
 from serve.telemetry import Telemetry, set_up_tracing
 
+LOAD_TIMEOUT_S = 600.0
+"""For a replica to load a generation: a large one's lexical index takes its time."""
 _STAGE_BOUNDARIES_MS = [0.5, 1, 2, 5, 10, 20, 50, 75, 100, 125, 150, 200, 300, 500, 1000, 2000]
 
 
@@ -51,6 +54,22 @@ class HandleCaller:
         except (RayError, RayServeException) as error:
             raise StageUnavailable(self._stage, "unavailable", type(error).__name__) from None
 
+    async def everywhere(self, method: str, *args: Any) -> list[Any]:
+        """Call every replica there is; one that dies meanwhile is left out.
+
+        Raises:
+            StageUnavailable: none answers, or not in time.
+        """
+        response = self._handle.broadcast(method, *args)
+        try:
+            answers = await response.results_async(timeout_s=LOAD_TIMEOUT_S, return_exceptions=True)
+        except TimeoutError:
+            raise StageUnavailable(self._stage, "timeout") from None
+        sound = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not sound:
+            raise StageUnavailable(self._stage, "no_replica")
+        return sound
+
 
 class RayMetrics:
     """Count with Ray, which exports for Prometheus."""
@@ -63,6 +82,9 @@ class RayMetrics:
             "adherence_degraded",
             "Stages that did not run as configured.",
             tag_keys=("stage", "reason"),
+        )
+        self._generations = Counter(
+            "adherence_generations", "Changes of generation by outcome.", tag_keys=("outcome",)
         )
         self._stages = Histogram(
             "adherence_stage_ms",
@@ -83,6 +105,10 @@ class RayMetrics:
         """Record how long a stage took."""
         self._stages.observe(milliseconds, tags={"stage": stage})
 
+    def generation(self, outcome: str) -> None:
+        """Count a change of generation: ``served``, or ``failed`` to load."""
+        self._generations.inc(tags={"outcome": outcome})
+
 
 # The argument-less form takes the application that `__serve_build_asgi_app__` gives once the
 # handles exist, so that the API stays an ordinary FastAPI factory, testable without Ray.
@@ -93,14 +119,14 @@ class Ingress:
     def __init__(
         self,
         settings: Settings,
-        generation: str,
         bm25: DeploymentHandle[Any],
         dense: DeploymentHandle[Any],
         reranker: DeploymentHandle[Any],
     ) -> None:
         set_up_tracing(settings)
         self._at_start = self._settings = settings
-        loaded = load_rows(settings.kb_home, generation)
+        generations = open_generations(settings.store_config())
+        _, loaded = generations.newest_sound(generations.load)
         stages = Stages(
             LexicalAdapter(HandleCaller("bm25", bm25)),
             DenseAdapter(HandleCaller("dense", dense)),
@@ -108,6 +134,7 @@ class Ingress:
         )
         self._pipeline = HybridPipeline(stages, loaded, Telemetry(RayMetrics()))
         self._pipeline.warm_up()
+        self._switch = GenerationSwitch(generations, self._pipeline, settings.generation_poll_s)
 
     def reconfigure(self, user_config: dict[str, Any] | None) -> None:
         """Apply live settings on top of those at the start.
@@ -129,4 +156,4 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Give Ray Serve the application."""
-        return create_api(Backend(self._pipeline, lambda: self._settings))
+        return create_api(Backend(self._pipeline, lambda: self._settings, self._switch))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from deployments.bm25 import Bm25Retriever
 from deployments.dense import DenseRetriever
 from deployments.reranker import Reranker
-from kb.generations import load_rows
+from kb.errors import StoreError
+from kb.generations import LoadedGeneration
 from kb.models import ModelStore
+from kb.stores.factory import open_generations
 from serve.adapters import DenseAdapter, LexicalAdapter, LocalCaller, RerankAdapter
 from serve.knowledge import ensure_generation
 from serve.pipeline import HybridPipeline
@@ -22,13 +24,21 @@ def build_pipeline(settings: Settings) -> HybridPipeline:
         InputError: a card is invalid.
         WorkError: the generation cannot be made or read.
     """
-    generation = ensure_generation(settings)
-    loaded = load_rows(settings.kb_home, generation)
-    bm25 = Bm25Retriever(settings.kb_home, generation)
-    dense = DenseRetriever(settings.kb_home, generation, settings.embedder_config())
+    ensure_generation(settings)
+    bm25 = Bm25Retriever(settings.store_config())
+    dense = DenseRetriever(settings.store_config(), settings.embedder_config())
     reranker = Reranker(
         ModelStore(settings.model_home), settings.reranker_models, settings.model_threads
     )
+    generations = open_generations(settings.store_config())
+
+    def load(generation: str) -> LoadedGeneration:
+        for leg in (bm25, dense):
+            if problem := leg.load(generation):
+                raise StoreError(problem)
+        return generations.load(generation)
+
+    _, loaded = generations.newest_sound(load)
     stages = Stages(
         LexicalAdapter(LocalCaller(bm25)),
         DenseAdapter(LocalCaller(dense)),

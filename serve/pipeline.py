@@ -28,7 +28,7 @@ from serve.schemas import (
 )
 from serve.settings import Settings
 from serve.stages import Stages
-from serve.telemetry import Telemetry
+from serve.telemetry import Metrics, Telemetry
 
 logger = logging.getLogger("ray.serve.adherence_retrieval")
 
@@ -41,10 +41,23 @@ _RETURN_MS = 10.0
 WARN_EVERY_S = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A generation and its sub-chunks by id."""
+
+    generation: LoadedGeneration
+    chunks: Mapping[str, SubChunk]
+
+    @property
+    def id(self) -> str:
+        return self.generation.manifest.id
+
+
 @dataclass(slots=True)
 class _Request:
-    """What one request gathers on its way."""
+    """What one request gathers on its way; it ends on the generation that it began on."""
 
+    served: _Served
     body: RetrieveRequest
     settings: Settings
     locale: Locale
@@ -70,7 +83,7 @@ def decide_path(
 
 
 class HybridPipeline:
-    """Answer requests from one generation, over stages that may fail one by one."""
+    """Answer each request from one generation, over stages that may fail one by one."""
 
     def __init__(
         self,
@@ -80,11 +93,24 @@ class HybridPipeline:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stages = stages
-        self.generation = generation
-        self._chunks: Mapping[str, SubChunk] = {chunk.id: chunk for chunk in generation.chunks}
+        self.switch(generation)
         self._telemetry = telemetry
         self._clock = clock
         self._warned: dict[tuple[str, str], float] = {}
+
+    @property
+    def generation(self) -> LoadedGeneration:
+        """Give the generation that the next request will be answered from."""
+        return self._served.generation
+
+    @property
+    def metrics(self) -> Metrics:
+        """Give what counts."""
+        return self._telemetry.metrics
+
+    def switch(self, generation: LoadedGeneration) -> None:
+        """Answer from another generation from the next request on."""
+        self._served = _Served(generation, {chunk.id: chunk for chunk in generation.chunks})
 
     def warm_up(self) -> None:
         """Load what the first request would else wait for."""
@@ -96,6 +122,7 @@ class HybridPipeline:
         """Find the cards for a query. Never raises because a stage failed."""
         started = time.perf_counter()
         request = _Request(
+            self._served,
             body,
             settings,
             locale=_locale_of(body),
@@ -113,7 +140,7 @@ class HybridPipeline:
             path = decide_path(bm25, dense, reranked=reranked, found=bool(hits))
             request.timings_ms["total"] = round((time.perf_counter() - started) * 1000, 2)
             span.set_attribute("agent.hybrid_path", path)
-            span.set_attribute("retrieval.generation", self.generation.manifest.id)
+            span.set_attribute("retrieval.generation", request.served.id)
             span.set_attribute("retrieval.hits", len(hits))
             span.set_attribute(
                 "retrieval.degraded", [f"{d.stage}:{d.reason}" for d in request.degraded]
@@ -125,9 +152,9 @@ class HybridPipeline:
             ],
             hybrid_path=path,
             degraded=[Degradation(stage=d.stage, reason=d.reason) for d in request.degraded],
-            no_match_reason=None if hits else self._no_match_reason(bm25, dense, dropped),
+            no_match_reason=None if hits else _no_match_reason(request, bm25, dense, dropped),
             locale=request.locale,
-            generation=self.generation.manifest.id,
+            generation=request.served.id,
             rerank=rerank,
             timings_ms=request.timings_ms,
             request_id=request_id,
@@ -135,7 +162,7 @@ class HybridPipeline:
 
     async def _search(self, request: _Request) -> tuple[Ranking | None, Ranking | None]:
         """Ask both legs at once; the lexical leg alone backs up a dense leg that runs alone."""
-        if not self._chunks:
+        if not request.served.chunks:
             return None, None
         query = self._leg_query(request)
         if request.settings.retrieval_hybrid_enabled and request.body.hybrid:
@@ -173,6 +200,7 @@ class HybridPipeline:
     def _leg_query(self, request: _Request) -> LegQuery:
         settings, body = request.settings, request.body
         return LegQuery(
+            generation=request.served.id,
             text=body.query,
             locale=request.locale,
             depth=min(settings.candidate_multiplier * body.top_k, settings.candidate_max),
@@ -199,10 +227,13 @@ class HybridPipeline:
             ranking = await self._attempt(request, stage, search, until)
         if ranking is None:
             return None
-        if ranking.generation != self.generation.manifest.id:
+        if ranking.generation != request.served.id:
             self._degrade(request, StageUnavailable(stage, "other_generation", ranking.generation))
             return None
-        sound = tuple(h for h in ranking.hits if h.chunk_id in self._chunks and _is_number(h.score))
+        for embedder, reason in ranking.passed_over:
+            self._degrade(request, StageUnavailable(stage, reason, embedder))
+        known = request.served.chunks
+        sound = tuple(h for h in ranking.hits if h.chunk_id in known and _is_number(h.score))
         if len(sound) < len(ranking.hits):
             self._degrade(request, StageUnavailable(stage, "broken_hits"))
         return replace(ranking, hits=sound)
@@ -218,7 +249,7 @@ class HybridPipeline:
                 leg, only = ("dense", dense) if bm25 is None else ("bm25", bm25)
                 return [
                     Candidate(
-                        self._chunks[hit.chunk_id],
+                        request.served.chunks[hit.chunk_id],
                         ranks={leg: rank},
                         bm25_score=bm25_scores.get(hit.chunk_id),
                         similarity=similarities.get(hit.chunk_id),
@@ -233,7 +264,7 @@ class HybridPipeline:
             )
             return [
                 Candidate(
-                    self._chunks[hit.chunk_id],
+                    request.served.chunks[hit.chunk_id],
                     ranks=hit.ranks,
                     fused_score=hit.fused_score,
                     bm25_score=bm25_scores.get(hit.chunk_id),
@@ -295,18 +326,22 @@ class HybridPipeline:
         self, request: _Request, candidates: Sequence[Candidate], dense: Ranking
     ) -> dict[str, float]:
         missing = [c.chunk.id for c in candidates if c.similarity is None]
-        vector = dense.query_vector
-        if not missing or vector is None:
+        query = dense.query_vector
+        if not missing or query is None:
             return {}
         found = await self._attempt(
             request,
             "dense",
-            lambda: self.stages.dense.similarities(vector, missing),
+            lambda: self.stages.dense.similarities(query, missing),
             request.deadline - RESERVE_MS / 1000,
         )
         if found is None or len(found) != len(missing):
             return {}
-        return {chunk_id: s for chunk_id, s in zip(missing, found, strict=True) if _is_number(s)}
+        return {
+            chunk_id: similarity
+            for chunk_id, similarity in zip(missing, found, strict=True)
+            if similarity is not None and _is_number(similarity)
+        }
 
     async def _attempt(
         self, request: _Request, stage: str, work: Callable[[], Awaitable[_T]], until: float
@@ -337,17 +372,6 @@ class HybridPipeline:
         if now - self._warned.get(key, -math.inf) > WARN_EVERY_S:
             self._warned[key] = now
             logger.warning("degraded: %s", failure)
-
-    def _no_match_reason(
-        self, bm25: Ranking | None, dense: Ranking | None, dropped: int
-    ) -> NoMatchReason:
-        if not self._chunks:
-            return "kb_empty"
-        if dropped:
-            return "below_min_similarity"
-        if any(ranking and ranking.filtered_out for ranking in (bm25, dense)):
-            return "filtered_out"
-        return "no_candidates"
 
 
 async def _wait(
@@ -381,6 +405,18 @@ def _cut(candidates: list[Candidate], request: _Request) -> tuple[list[Candidate
     # A similarity that could not be known is no reason to drop a hit.
     kept = [card for card in cards if card.similarity is None or card.similarity >= floor]
     return kept, len(cards) - len(kept)
+
+
+def _no_match_reason(
+    request: _Request, bm25: Ranking | None, dense: Ranking | None, dropped: int
+) -> NoMatchReason:
+    if not request.served.chunks:
+        return "kb_empty"
+    if dropped:
+        return "below_min_similarity"
+    if any(ranking and ranking.filtered_out for ranking in (bm25, dense)):
+        return "filtered_out"
+    return "no_candidates"
 
 
 def _broken(scores: RerankScores, window: int) -> str | None:

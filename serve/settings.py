@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from kb.embedders.factory import EmbedderConfig
+from kb.embedders.factory import EmbedderConfig, names
 from kb.errors import SettingsError
 from kb.models import ModelStore, catalogue
+from kb.stores.factory import StoreConfig, StoreKind
 
 
 def _split_commas(value: object) -> object:
@@ -39,18 +40,30 @@ class Settings(BaseModel):
 
     # Places
     kb_cards: Path = Field(
-        # English only, until a vector space and a reranker cover the other two locales.
-        default_factory=lambda: Path(str(resources.files("kb"))) / "content" / "en",
+        default_factory=lambda: Path(str(resources.files("kb"))) / "content",
         description="The cards that are ingested.",
     )
-    kb_home: Path = Field(Path(".kb"), description="The store and its generations.")
+    kb_home: Path = Field(Path(".kb"), description="The embedded store and the ingest lock.")
+    kb_store: StoreKind = Field(
+        "chroma", description="Where generations lie; other than chroma needs KB_STORE_URL."
+    )
+    kb_namespace: str = Field(
+        "adherence",
+        pattern=r"^[a-z][a-z0-9-]{1,23}$",
+        description="Begins every name in a store that others use too.",
+    )
     model_home: Path = Field(Path(".models"), description="The model store.")
+    keep_generations: int = Field(3, ge=2, le=100, description="Generations that ingest keeps.")
+    generation_poll_s: float = Field(
+        1.0, ge=0.1, le=60, description="Seconds between two looks for a new generation."
+    )
     ingest_on_start: bool = Field(True, description="Ingest when there is no knowledge base yet.")
 
     # Models
     embedder_models: _Names = Field(
-        ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"),
-        description="Local embedders by preference; VOYAGE_API_KEY puts Voyage before them.",
+        ("voyage-3.5", "bge-small-en-v1.5|BAAI/bge-small-en-v1.5", "multilingual-e5-small"),
+        description="A vector space each, by preference, of those at hand; a|b takes the first "
+        "that is. Voyage is at hand when VOYAGE_API_KEY is set.",
     )
     reranker_models: _Names = Field(
         ("BAAI/bge-reranker-v2-m3", "BAAI/bge-reranker-base", "ms-marco-MiniLM-L-12-v2"),
@@ -83,6 +96,9 @@ class Settings(BaseModel):
     # Time
     deadline_ms: int = Field(1000, ge=50, le=60_000, description="For a request that names none.")
     leg_timeout_ms: int = Field(500, ge=5, le=60_000, description="For a leg.")
+    embedder_timeout_ms: int = Field(
+        300, ge=5, le=60_000, description="For a vendor's API, so that another space has time left."
+    )
     rerank_budget_ms: int = Field(150, ge=0, le=60_000, description="For reranking.")
 
     # Observation
@@ -109,9 +125,13 @@ class Settings(BaseModel):
             store=ModelStore(self.model_home),
             preference=self.embedder_models,
             voyage_base_url=self.voyage_base_url,
-            query_timeout_s=self.leg_timeout_ms / 1000,
+            query_timeout_s=self.embedder_timeout_ms / 1000,
             threads=self.model_threads,
         )
+
+    def store_config(self) -> StoreConfig:
+        """Say where the generations lie."""
+        return StoreConfig(self.kb_home, self.kb_store, self.kb_namespace)
 
 
 LIVE_SETTINGS = frozenset(
@@ -169,7 +189,7 @@ def _validate(values: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"unknown setting {name!r}{hint}") from None
         raise SettingsError(f"setting {name!r}: {first['msg']}") from None
     for setting in ("embedder_models", "reranker_models"):
-        for model_id in getattr(settings, setting):
+        for model_id in names(getattr(settings, setting)):
             if model_id not in catalogue():
                 known = ", ".join(catalogue())
                 raise SettingsError(f"setting {setting!r}: unknown model {model_id!r} (of {known})")

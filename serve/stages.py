@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kb.types import LegQuery, Ranking, RerankScores, Vector
+from kb.types import LegQuery, QueryVector, Ranking, RerankScores
 
 STATUS_TIMEOUT_S = 2.0
 
@@ -26,6 +26,13 @@ class LexicalLeg(Protocol):
     async def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks. Raises StageUnavailable."""
 
+    async def load(self, generation: str) -> str:
+        """Have every replica load a generation; give the reason when one cannot.
+
+        Raises:
+            StageUnavailable: no replica answers.
+        """
+
     async def status(self) -> StageStatus:
         """Say how it is."""
 
@@ -36,8 +43,21 @@ class DenseLeg(Protocol):
     async def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks. Raises StageUnavailable."""
 
-    async def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
-        """Compare sub-chunks with a query's vector. Raises StageUnavailable."""
+    async def similarities(
+        self, query: QueryVector, chunk_ids: Sequence[str]
+    ) -> list[float | None]:
+        """Compare sub-chunks with a query's vector; None for one outside its vector space.
+
+        Raises:
+            StageUnavailable: the stage cannot answer.
+        """
+
+    async def load(self, generation: str) -> str:
+        """Have every replica load a generation; give the reason when one cannot.
+
+        Raises:
+            StageUnavailable: no replica answers.
+        """
 
     async def status(self) -> StageStatus:
         """Say how it is."""

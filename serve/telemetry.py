@@ -31,6 +31,9 @@ class Metrics(Protocol):
     def stage(self, stage: str, milliseconds: float) -> None:
         """Record how long a stage took."""
 
+    def generation(self, outcome: str) -> None:
+        """Count a change of generation: ``served``, or ``failed`` to load."""
+
 
 class NoMetrics:
     """Count nothing: the pipeline outside Ray."""
@@ -42,6 +45,9 @@ class NoMetrics:
         """Ignore."""
 
     def stage(self, stage: str, milliseconds: float) -> None:
+        """Ignore."""
+
+    def generation(self, outcome: str) -> None:
         """Ignore."""
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from kb.types import Fingerprint, Locale, Matrix, Source, SubChunk, Vector
+from kb.errors import StoreError
+from kb.generations import Generations, LoadedGeneration
+from kb.stores.factory import StoreConfig, open_generations
+from kb.types import Fingerprint, Hit, Locale, Matrix, Source, SubChunk, Vector, VectorSpace
 
 CARD = """\
 ---
@@ -88,9 +91,10 @@ class HashEmbedder:
         name: str = "hash",
         fail_on_call: int = 0,
         error: BaseException | None = None,
+        languages: Iterable[str] = (),
     ) -> None:
         self.fingerprint = Fingerprint(name, "r1", dimension, "", "")
-        self.languages: frozenset[str] = frozenset()
+        self.languages = frozenset(languages)
         self.passages: list[str] = []
         self._calls = 0
         self._fail_on_call = fail_on_call
@@ -106,6 +110,145 @@ class HashEmbedder:
         self.passages.extend(texts)
         rows = [text_vector(text, self.fingerprint.dimension) for text in texts]
         return np.stack(rows) if rows else np.empty((0, self.fingerprint.dimension), np.float32)
+
+
+def generations_in(home: Path) -> Generations:
+    """Open the embedded knowledge base of a folder, as another process would."""
+    return open_generations(StoreConfig(home))
+
+
+def served_id(home: Path) -> str:
+    """Name the published generation; there is one."""
+    generation_id = generations_in(home).current_id()
+    assert generation_id is not None
+    return generation_id
+
+
+def read_whole(
+    home: Path, generation_id: str | None = None
+) -> tuple[LoadedGeneration, dict[str, dict[str, Vector]]]:
+    """Read a generation (the published one, unless named) and the vectors of each space by id."""
+    generations = generations_in(home)
+    loaded = generations.load(generation_id or served_id(home))
+    reader = generations.open_vectors(loaded.manifest)
+    try:
+        spaces = {}
+        for space in loaded.manifest.spaces:
+            ids = [chunk.id for chunk in loaded.chunks if space.covers(chunk.locale)]
+            assert reader.count(space.name) == len(ids)
+            spaces[space.name] = dict(zip(ids, reader.vectors(space.name, ids), strict=True))
+    finally:
+        reader.close()
+    return loaded, spaces
+
+
+class MemoryDocuments:
+    """Documents in a dictionary."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        return self.held.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.held[name] = data
+
+    def delete(self, name: str) -> None:
+        self.held.pop(name, None)
+
+    def names(self) -> list[str]:
+        return sorted(self.held)
+
+
+class MemoryVectors:
+    """The vectors of one generation in dictionaries, written and read; every search is exact.
+
+    ``lost`` ids are there but no search reaches them.
+    """
+
+    def __init__(self, spaces: dict[str, dict[str, Vector]], copied: Iterable[str] = ()) -> None:
+        self.spaces = spaces
+        self.copied = frozenset(copied)
+        self.lost = set[str]()
+
+    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None:
+        self.spaces[space].update(zip(chunk_ids, vectors, strict=True))
+
+    def delete(self, space: str, chunk_ids: Sequence[str]) -> None:
+        for chunk_id in chunk_ids:
+            del self.spaces[space][chunk_id]
+
+    def finish(self) -> dict[str, str]:
+        return {name: self._seal(name) for name in self.spaces}
+
+    def _seal(self, space: str) -> str:
+        rows = sorted(self.spaces[space].items())
+        return hashlib.sha256(b"".join(i.encode() + v.tobytes() for i, v in rows)).hexdigest()
+
+    def count(self, space: str) -> int:
+        return len(self.spaces[space])
+
+    def vectors(self, space: str, chunk_ids: Sequence[str]) -> Matrix:
+        try:
+            rows = [self.spaces[space][chunk_id] for chunk_id in chunk_ids]
+        except KeyError as error:
+            raise StoreError(f"{space} holds no {error}") from None
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def search(self, space: str, vector: Vector, depth: int) -> list[Hit]:
+        hits = [
+            Hit(chunk_id, float(row @ vector))
+            for chunk_id, row in self.spaces[space].items()
+            if chunk_id not in self.lost
+        ]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))[:depth]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryStore:
+    """Generations in memory. ``copies`` tells whether a new one begins as a copy of its base."""
+
+    def __init__(self, *, copies: bool) -> None:
+        self.held: dict[str, MemoryVectors] = {}
+        self._copies = copies
+
+    def create(
+        self, generation: str, spaces: Sequence[VectorSpace], base: str | None
+    ) -> MemoryVectors:
+        if generation in self.held:
+            raise StoreError(f"{generation}: is there already")
+        before = self.held[base].spaces if base and self._copies else {}
+        copied = before.keys() & {space.name for space in spaces}
+        rows = {space.name: dict(before.get(space.name, {})) for space in spaces}
+        self.held[generation] = MemoryVectors(rows, copied)
+        return self.held[generation]
+
+    def open(
+        self,
+        generation: str,
+        spaces: Sequence[VectorSpace],
+        seals: Mapping[str, str],
+        *,
+        thorough: bool = False,
+    ) -> MemoryVectors:
+        del thorough
+        held = self.held.get(generation)
+        if held is None or held.finish() != dict(seals):
+            raise StoreError(f"{generation}: is not what was sealed")
+        assert {space.name for space in spaces} == held.spaces.keys()
+        return held
+
+    def drop(self, generation: str) -> None:
+        self.held.pop(generation, None)
+
+    def generations(self) -> list[str]:
+        return sorted(self.held)
+
+    def announce(self, generation: str, spaces: Sequence[VectorSpace]) -> None:
+        """There are no other names."""
 
 
 @contextmanager
@@ -181,7 +324,8 @@ class FileServer:
 
 
 Reply = tuple[int, bytes]
-Behaviour = Callable[[dict[str, Any]], Reply]
+Behaviour = Callable[[dict[str, Any]], Reply | None]
+"""Given a request, its answer; None for one that comes a byte at a time and never ends."""
 
 VOYAGE_DIMENSION = 1024
 
@@ -216,11 +360,24 @@ class FakeVoyage:
         self.paths: list[str] = []
         self.keys: list[str] = []
         self._released = threading.Event()
+        self._stopped = threading.Event()
+        self._arrived = threading.Semaphore(0)
 
     def hang(self, body: dict[str, Any]) -> Reply:
-        """Give no answer while the server runs."""
+        """Give no answer before `release`, or while the server runs."""
         self._released.wait()
         return _voyage_embeds(body)
+
+    def release(self) -> None:
+        """Let what hangs be answered."""
+        self._released.set()
+
+    def trickle(self, _: dict[str, Any]) -> None:
+        """Be answered a byte at a time, without end."""
+
+    def wait_for_requests(self, count: int) -> bool:
+        """Wait until so many more requests have arrived; False when they do not."""
+        return all(self._arrived.acquire(timeout=30) for _ in range(count))
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -234,9 +391,14 @@ class FakeVoyage:
                 state.paths.append(self.path)
                 state.keys.append(self.headers["Authorization"])
                 state.requests.append(body)
-                status, answer = behaviour(body)
-                if state._released.is_set():
+                state._arrived.release()
+                reply = behaviour(body)
+                if state._stopped.is_set():
                     return  # The caller gave up long ago.
+                if reply is None:
+                    state._trickle(self)
+                    return
+                status, answer = reply
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
@@ -247,7 +409,18 @@ class FakeVoyage:
             try:
                 yield f"{url}/v1"
             finally:
+                self._stopped.set()
                 self._released.set()
+
+    def _trickle(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000000")
+        request.end_headers()
+        while not self._stopped.wait(0.05):
+            try:
+                request.wfile.write(b" ")
+            except OSError:
+                return  # The caller gave up.
 
 
 TINY_WORDS = ("represent", "this", "sentence", "warfarin", "ibuprofen", "dose", "of", "the")

@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from deployments.engines.dense import DenseEngine, EmbedderPool
 from kb.embedders.vectors import normalise
-from kb.errors import StageUnavailable
+from kb.errors import ModelError, StageUnavailable
 from kb.generations import LoadedGeneration, Manifest
 from kb.types import (
     Fingerprint,
@@ -24,11 +25,13 @@ from kb.types import (
     LegQuery,
     Locale,
     Matrix,
+    QueryVector,
     Ranking,
     RerankScores,
     Source,
     SubChunk,
     Vector,
+    VectorSpace,
 )
 from serve.api import Backend, create_api
 from serve.pipeline import HybridPipeline
@@ -77,14 +80,14 @@ def make_chunk(chunk_id: str, text: str = "", **rest: Any) -> SubChunk:
 def make_generation(
     chunks: Sequence[SubChunk], generation_id: str = GENERATION
 ) -> LoadedGeneration:
-    manifest = Manifest(generation_id, "2026-11-30T20:15:04+00:00", len(chunks), "0" * 64, None)
+    manifest = Manifest(generation_id, "2026-11-30T20:15:04+00:00", len(chunks), "0" * 64)
     return LoadedGeneration(manifest, tuple(chunks))
 
 
 def make_query(
     text: str = "", depth: int = 50, min_cards: int = 1, locale: Locale = "en", **rest: Any
 ) -> LegQuery:
-    return LegQuery(text, locale, depth, min_cards, deadline=math.inf, **rest)
+    return LegQuery(GENERATION, text, locale, depth, min_cards, deadline=math.inf, **rest)
 
 
 def hits_of(*chunk_ids: str) -> tuple[Hit, ...]:
@@ -93,52 +96,96 @@ def hits_of(*chunk_ids: str) -> tuple[Hit, ...]:
 
 
 class FakeEmbedder:
-    """Know the vectors of a few queries by heart; they go through the real `normalise`."""
+    """Know the vectors of a few queries by heart; they go through the real `normalise`.
+
+    What it does not know lies between all axes.
+
+    A ``fault`` is the reason with which it fails from then on.
+    """
 
     def __init__(
-        self, vectors: Mapping[str, Sequence[float]], dimension: int, languages: frozenset[str]
+        self,
+        vectors: Mapping[str, Sequence[float]],
+        dimension: int,
+        languages: frozenset[str],
+        name: str = "fake-embedder",
     ) -> None:
         self._vectors = vectors
-        self.fingerprint = Fingerprint("fake-embedder", "1", dimension, "", "")
+        self.fingerprint = Fingerprint(name, "1", dimension, "", "")
         self.languages = languages
+        self.fault = ""
+        self.asked = 0
 
     def embed_query(self, text: str) -> Vector:
-        return normalise(np.asarray(self._vectors[text], dtype=np.float32))
+        self.asked += 1
+        if self.fault:
+            raise StageUnavailable("dense", self.fault)
+        vector = self._vectors.get(text, [1.0] * self.fingerprint.dimension)
+        return normalise(np.asarray(vector, dtype=np.float32))
 
     def embed_passages(self, texts: Sequence[str]) -> Matrix:
         return np.stack([self.embed_query(text) for text in texts])
 
 
-class MemoryStore:
-    """A vector store in a dict; it counts its searches."""
+class MemoryVectors:
+    """Vectors by space and id; it counts its searches."""
 
-    def __init__(self, chunks: Sequence[SubChunk], vectors: Sequence[Sequence[float]]) -> None:
-        self._rows: dict[str, tuple[SubChunk, Vector]] = {}
-        self.searches = 0
-        self.upsert(chunks, np.asarray(vectors, dtype=np.float32))
+    def __init__(self, spaces: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        self._spaces = {
+            space: {chunk_id: np.asarray(row, dtype=np.float32) for chunk_id, row in rows.items()}
+            for space, rows in spaces.items()
+        }
+        self.searches: list[int] = []
+        self.closed = False
 
-    def upsert(self, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
-        assert vectors is not None
-        self._rows |= {c.id: (c, v) for c, v in zip(chunks, vectors, strict=True)}
+    def count(self, space: str) -> int:
+        return len(self._spaces[space])
 
-    def count(self) -> int:
-        return len(self._rows)
+    def vectors(self, space: str, chunk_ids: Sequence[str]) -> Matrix:
+        rows = [self._spaces[space][chunk_id] for chunk_id in chunk_ids]
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-    def chunks(self) -> list[SubChunk]:
-        return [self._rows[chunk_id][0] for chunk_id in sorted(self._rows)]
-
-    def vectors(self, chunk_ids: Sequence[str]) -> Matrix:
-        return np.stack([self._rows[chunk_id][1] for chunk_id in chunk_ids])
-
-    def search(self, vector: Vector, depth: int) -> list[Hit]:
-        self.searches += 1
-        hits = (Hit(chunk_id, float(row @ vector)) for chunk_id, (_, row) in self._rows.items())
+    def search(self, space: str, vector: Vector, depth: int) -> list[Hit]:
+        self.searches.append(depth)
+        rows = self._spaces[space].items()
+        hits = (Hit(chunk_id, float(row @ vector)) for chunk_id, row in rows)
         return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))[:depth]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def make_dense(
+    chunks: Sequence[SubChunk], *spaces: tuple[FakeEmbedder, Mapping[str, Sequence[float]]]
+) -> tuple[DenseEngine, MemoryVectors]:
+    """Put the real engine over vectors in memory: each space an embedder, and vectors by id."""
+    made = [
+        VectorSpace(embedder.fingerprint, tuple(sorted(embedder.languages)), len(vectors))
+        for embedder, vectors in spaces
+    ]
+    reader = MemoryVectors(
+        {space.name: vectors for space, (_, vectors) in zip(made, spaces, strict=True)}
+    )
+    embedders = {embedder.fingerprint: embedder for embedder, _ in spaces}
+
+    def find(fingerprint: Fingerprint) -> FakeEmbedder:
+        if embedders[fingerprint].fault == "absent":
+            raise ModelError(f"{fingerprint} is not at hand")
+        return embedders[fingerprint]
+
+    loaded = make_generation(chunks)
+    manifest = replace(loaded.manifest, spaces=tuple(made))
+    pool = EmbedderPool(find)
+    served = LoadedGeneration(manifest, loaded.chunks)
+    return DenseEngine(served, reader, pool, clock=lambda: 0.0), reader
 
 
 @dataclass
 class FakeLeg:
-    """A leg that finds what it was given, or fails as it was told."""
+    """A leg that finds what it was given, or fails as it was told.
+
+    A ``generation`` of "any" answers from whichever it is asked for.
+    """
 
     stage: str
     hits: Sequence[Hit] = ()
@@ -147,7 +194,10 @@ class FakeLeg:
     filtered_out: int = 0
     clock: FakeClock | None = None
     takes_s: float = 0.0
-    query_vector: Vector | None = None
+    query_vector: QueryVector | None = None
+    passed_over: tuple[tuple[str, str], ...] = ()
+    load_problem: str = ""
+    loaded: list[str] = field(default_factory=list)
     asked: list[LegQuery] = field(default_factory=list)
     state: StageStatus = field(default_factory=lambda: StageStatus(ok=True, detail="fake"))
 
@@ -157,7 +207,14 @@ class FakeLeg:
             self.clock.advance(self.takes_s)
         await fail(self.stage, self.fault, query.text)
         hits = () if self.fault == "empty" else tuple(self.hits)
-        return Ranking(hits, self.generation, self.filtered_out, self.query_vector)
+        generation = query.generation if self.generation == "any" else self.generation
+        return Ranking(hits, generation, self.filtered_out, self.query_vector, self.passed_over)
+
+    async def load(self, generation: str) -> str:
+        await fail(self.stage, self.fault, "")
+        if not self.load_problem:
+            self.loaded.append(generation)
+        return self.load_problem
 
     async def status(self) -> StageStatus:
         await fail(self.stage, self.fault, "")
@@ -169,13 +226,17 @@ class FakeDenseLeg(FakeLeg):
     """A dense leg; it also knows the cosine of every sub-chunk that it is asked for by id."""
 
     stage: str = "dense"
-    query_vector: Vector | None = field(default_factory=lambda: np.ones(1, dtype=np.float32))
-    cosines: Mapping[str, float] = field(default_factory=dict)
+    query_vector: QueryVector | None = field(
+        default_factory=lambda: QueryVector(GENERATION, "space", np.ones(1, dtype=np.float32))
+    )
+    cosines: Mapping[str, float | None] = field(default_factory=dict)
     similarities_fault: Fault = "ok"
     compared: list[Sequence[str]] = field(default_factory=list)
 
-    async def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
-        assert vector is self.query_vector
+    async def similarities(
+        self, query: QueryVector, chunk_ids: Sequence[str]
+    ) -> list[float | None]:
+        assert query is self.query_vector
         self.compared.append(chunk_ids)
         await fail(self.stage, self.similarities_fault, "")
         if self.similarities_fault == "empty":

@@ -12,29 +12,22 @@ from deployments.engines.selection import select_hits
 from kb.analysis.analyzer import analyze
 from kb.errors import StageUnavailable
 from kb.types import Hit, LegQuery, Ranking, SubChunk
+from kb.views import LOCALES, view_of
 
 
 class Bm25Engine:
-    """An index built from rows and never stored, so that the legs cannot drift apart.
-
-    BM25Okapi gives real matches 0 or less when a term is in half of a small collection or more,
-    and gives every other sub-chunk 0; so who is a hit is decided by token overlap, and the score
-    only orders the hits (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
-    the epsilon floor is rank-bm25's).
-    """
+    """An index a locale, built from rows and never stored, so that the legs cannot drift apart."""
 
     def __init__(self, chunks: Sequence[SubChunk], generation: str) -> None:
-        analysed = [(chunk, analyze(chunk.passage, chunk.locale)) for chunk in chunks]
-        # A sub-chunk without tokens can never match, and a collection of such ones has no mean
-        # length to divide by.
-        indexed = [(chunk, tokens) for chunk, tokens in analysed if tokens]
         self._generation = generation
-        self._chunks = [chunk for chunk, _ in indexed]
-        self._bm25 = BM25Okapi([tokens for _, tokens in indexed]) if indexed else None
-        self._places: defaultdict[str, list[int]] = defaultdict(list)
-        for place, (_, tokens) in enumerate(indexed):
-            for token in set(tokens):
-                self._places[token].append(place)
+        self.rows = len(chunks)
+        built: dict[frozenset[str], _Index] = {}
+        self._indexes = {}
+        for locale in LOCALES:
+            view = view_of(chunks, locale)
+            if view not in built:  # One language alone looks alike from all three.
+                built[view] = _Index([chunk for chunk in chunks if chunk.id in view])
+            self._indexes[locale] = built[view]
 
     def search(self, query: LegQuery) -> Ranking:
         """Rank the sub-chunks that share a token with the query, by score, then by id.
@@ -42,12 +35,39 @@ class Bm25Engine:
         Raises:
             StageUnavailable: the index is empty.
         """
+        hits, filtered_out = self._indexes[query.locale].search(query)
+        return Ranking(hits, self._generation, filtered_out)
+
+
+class _Index:
+    """The index of one view.
+
+    BM25Okapi gives real matches 0 or less when a term is in half of a small collection or more,
+    and gives every other sub-chunk 0; so who is a hit is decided by token overlap, and the score
+    only orders the hits (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
+    the epsilon floor is rank-bm25's).
+    """
+
+    def __init__(self, chunks: Sequence[SubChunk]) -> None:
+        analysed = [(chunk, analyze(chunk.passage, chunk.locale)) for chunk in chunks]
+        # A sub-chunk without tokens can never match, and a collection of such ones has no mean
+        # length to divide by.
+        indexed = [(chunk, tokens) for chunk, tokens in analysed if tokens]
+        self._chunks = [chunk for chunk, _ in indexed]
+        self._bm25 = BM25Okapi([tokens for _, tokens in indexed]) if indexed else None
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, (_, tokens) in enumerate(indexed):
+            for token in set(tokens):
+                self._places[token].append(place)
+
+    def search(self, query: LegQuery) -> tuple[tuple[Hit, ...], int]:
+        """Give the hits, and how many the filters kept out. Raises StageUnavailable."""
         if self._bm25 is None:
             raise StageUnavailable("bm25", "index_empty")
         tokens = analyze(query.text, query.locale)
         places = set(chain.from_iterable(self._places.get(token, ()) for token in tokens))
         if not places:
-            return Ranking((), self._generation)
+            return (), 0
         scores = self._bm25.get_scores(tokens)
         kept = [place for place in places if query.filters.accept(self._chunks[place])]
         kept.sort(key=lambda place: (-scores[place], self._chunks[place].id))
@@ -55,5 +75,4 @@ class Bm25Engine:
             (Hit(self._chunks[place].id, float(scores[place])), self._chunks[place].card_id)
             for place in kept
         )
-        hits = select_hits(order, query.depth, query.min_cards)
-        return Ranking(hits, self._generation, filtered_out=len(places) - len(kept))
+        return select_hits(order, query.depth, query.min_cards), len(places) - len(kept)

@@ -1,120 +1,168 @@
-"""The dense leg: embed the query, find the nearest sub-chunks."""
+"""The dense leg: embed the query, find the nearest sub-chunks, in the first space that can."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from deployments.engines.selection import select_hits
-from kb.embedders.factory import EmbedderConfig, embedder_of
+from deployments.engines.breaker import Breaker
+from deployments.engines.space_index import SpaceIndex
 from kb.errors import ModelError, StageUnavailable
 from kb.generations import LoadedGeneration
-from kb.protocols import Embedder, VectorStore
-from kb.types import Hit, LegQuery, Matrix, Ranking, SubChunk, Vector
+from kb.protocols import Embedder, VectorReader
+from kb.types import Fingerprint, LegQuery, QueryVector, Ranking, Vector, VectorSpace
 
-EXACT_ROWS = 20_000
-"""Up to this size every row is compared; above it the store's approximate index is asked."""
+logger = logging.getLogger("ray.serve.adherence_retrieval")
 
-_OVERFETCH = 4  # Filters and long cards thin out what an approximate search returns.
-_DECIMALS = 6  # Matrix products differ in the last bits between machines; order must not.
+_WARM_UP = "How do I take this medicine?"
+
+
+class QueryEmbedder:
+    """An embedder behind a circuit breaker, so that a dead vendor costs no request its time.
+
+    Args:
+        embedder: what makes the vectors.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.fingerprint = embedder.fingerprint
+        self._embedder = embedder
+        self._breaker = Breaker(self.fingerprint.embedder_id)
+
+    def embed(self, text: str) -> Vector:
+        """Embed a query, once. Raises StageUnavailable with the reason."""
+        return self._breaker.call(lambda: self._embed(text))
+
+    def _embed(self, text: str) -> Vector:
+        vector = self._embedder.embed_query(text)
+        if vector.shape != (dimension := self.fingerprint.dimension,):
+            detail = f"the embedder gave shape {vector.shape}, not ({dimension},)"
+            raise StageUnavailable("dense", "wrong_dimension", detail)
+        return vector
+
+
+class EmbedderPool:
+    """Load each embedder once, for every generation that needs it.
+
+    Args:
+        make: makes the embedder of a fingerprint; raises ModelError when it is not at hand.
+    """
+
+    def __init__(self, make: Callable[[Fingerprint], Embedder]) -> None:
+        self._make = make
+        self._loaded: dict[Fingerprint, QueryEmbedder] = {}
+
+    def get(self, fingerprint: Fingerprint) -> QueryEmbedder:
+        """Give a warm embedder. Raises ModelError when it is not at hand."""
+        if fingerprint not in self._loaded:
+            embedder = QueryEmbedder(self._make(fingerprint))
+            try:
+                embedder.embed(_WARM_UP)
+            except StageUnavailable as error:  # A vendor's API may be back later: keep it.
+                logger.warning("%s is not warm: %s", fingerprint, error)
+            self._loaded[fingerprint] = embedder
+        return self._loaded[fingerprint]
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedSpace:
+    space: VectorSpace
+    index: SpaceIndex
+    embedder: QueryEmbedder | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        problem = f" unavailable: {self.problem}" if self.problem else ""
+        return f"{self.space.fingerprint}{problem}"
 
 
 class DenseEngine:
-    """Search one generation's vectors with the embedder that made them."""
+    """Search one generation's vector spaces, each with the embedder that made it.
+
+    Args:
+        loaded: the generation.
+        reader: its vectors.
+        embedders: where embedders come from; a space without its own is passed over.
+        clock: gives seconds since the epoch, as a query's deadline does.
+    """
 
     def __init__(
-        self, embedder: Embedder, chunks: Sequence[SubChunk], store: VectorStore, generation: str
+        self,
+        loaded: LoadedGeneration,
+        reader: VectorReader,
+        embedders: EmbedderPool,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.embedder = embedder
-        self._chunks = sorted(chunks, key=lambda chunk: chunk.id)
-        self._places = {chunk.id: place for place, chunk in enumerate(self._chunks)}
-        self._store = store
-        self._generation = generation
-        self._check_dimension()
-        exact = 0 < len(chunks) <= EXACT_ROWS
-        self._matrix = store.vectors([chunk.id for chunk in self._chunks]) if exact else None
+        self._clock = clock
+        self._generation = loaded.manifest.id
+        self._spaces = [
+            _serve(space, SpaceIndex(space, loaded.chunks, reader), embedders)
+            for space in loaded.manifest.spaces
+        ]
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether every space is in memory, so that the store is no longer needed."""
+        return all(served.index.exact for served in self._spaces)
 
     def search(self, query: LegQuery) -> Ranking:
         """Rank sub-chunks by cosine similarity, then by id.
 
         Raises:
-            StageUnavailable: the query cannot be embedded.
+            StageUnavailable: no space covers the query's language, or none that does can embed it.
         """
-        if not self._chunks:
-            return Ranking((), self._generation)
-        vector = self.embedder.embed_query(query.text)
-        if vector.shape != (dimension := self.embedder.fingerprint.dimension,):
-            detail = f"the embedder gave shape {vector.shape}, not ({dimension},)"
-            raise StageUnavailable("dense", "wrong_dimension", detail)
-        accepted = self._accepted(query)
-        hits = select_hits(self._order(vector, accepted, query), query.depth, query.min_cards)
-        filtered_out = len(self._chunks) - len(accepted) if accepted is not None else 0
-        return Ranking(hits, self._generation, filtered_out, vector)
+        if not self._spaces:
+            raise StageUnavailable("dense", "no_embedder", "the generation has no vectors")
+        failures: dict[str, StageUnavailable] = {}
+        for served in self._spaces:
+            if not served.space.covers(query.locale):
+                continue
+            if self._clock() >= query.deadline:
+                failures.setdefault("time", StageUnavailable("dense", "timeout", "no time left"))
+                break
+            try:
+                vector = _embed(served, query.text)
+            except StageUnavailable as failure:
+                failures[served.space.fingerprint.embedder_id] = failure
+                continue
+            hits, filtered_out = served.index.search(vector, query)
+            in_space = QueryVector(self._generation, served.space.name, vector)
+            passed_over = tuple((name, failure.reason) for name, failure in failures.items())
+            return Ranking(hits, self._generation, filtered_out, in_space, passed_over)
+        if not failures:
+            raise StageUnavailable("dense", "language_not_covered", f"no space for {query.locale}")
+        detail = "; ".join(f"{name}: {f.reason} {f.detail}" for name, f in failures.items())
+        raise StageUnavailable("dense", next(iter(failures.values())).reason, detail)
 
-    def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
-        """Compare given sub-chunks with a query's vector, in the given order."""
-        if self._matrix is None:
-            rows = self._store.vectors(chunk_ids)
-        else:
-            rows = self._matrix[[self._places[chunk_id] for chunk_id in chunk_ids]]
-        return _cosines(rows, vector)
+    def similarities(self, query: QueryVector, chunk_ids: Sequence[str]) -> list[float | None]:
+        """Compare given sub-chunks with a query's vector; None for one outside its space."""
+        served = next(s for s in self._spaces if s.space.name == query.space)
+        return served.index.similarities(query.vector, chunk_ids)
 
-    def _check_dimension(self) -> None:
-        """Compare one stored vector with the embedder. Raises ModelError naming both."""
-        if not self._chunks:
-            return
-        found = self._store.vectors([self._chunks[0].id]).shape[1]
-        if found != self.embedder.fingerprint.dimension:
-            raise ModelError(
-                f"the store's vectors have {found} dimensions, "
-                f"the embedder is {self.embedder.fingerprint}"
+    def status(self) -> str:
+        """Name each space's embedder, or say why it has none."""
+        return (
+            "; ".join(
+                f"{s.space.fingerprint} unavailable: {s.problem}"
+                if s.problem
+                else str(s.space.fingerprint)
+                for s in self._spaces
             )
-
-    def _accepted(self, query: LegQuery) -> frozenset[int] | None:
-        """Give the places that pass the filters; None when there are no filters."""
-        if not query.filters:
-            return None
-        return frozenset(
-            place for place, chunk in enumerate(self._chunks) if query.filters.accept(chunk)
+            or "no vectors: the generation was made without an embedder"
         )
 
-    def _order(
-        self, vector: Vector, accepted: frozenset[int] | None, query: LegQuery
-    ) -> Iterator[tuple[Hit, str]]:
-        if self._matrix is None:
-            ranked = [
-                (self._places[hit.chunk_id], hit.score)
-                for hit in self._store.search(vector, query.depth * _OVERFETCH)
-            ]
-        else:
-            scores = np.asarray(_cosines(self._matrix, vector))
-            # Rows are in id order, so that a stable sort breaks ties by id.
-            ranked = [(int(i), float(scores[i])) for i in np.argsort(-scores, kind="stable")]
-        for place, score in ranked:
-            if accepted is None or place in accepted:
-                chunk = self._chunks[place]
-                yield Hit(chunk.id, score), chunk.card_id
+
+def _serve(space: VectorSpace, index: SpaceIndex, embedders: EmbedderPool) -> _ServedSpace:
+    try:
+        return _ServedSpace(space, index, embedders.get(space.fingerprint))
+    except ModelError as error:
+        logger.warning("vector space %s is not served: %s", space.name, error)
+        return _ServedSpace(space, index, None, str(error))
 
 
-def load_dense(
-    generation: LoadedGeneration, store: VectorStore, config: EmbedderConfig
-) -> DenseEngine:
-    """Load a generation's vectors and the embedder that made them.
-
-    Raises:
-        ModelError: the generation has no vectors, or their embedder is not at hand.
-    """
-    fingerprint = generation.manifest.fingerprint
-    if fingerprint is None:
-        raise ModelError(
-            f"generation {generation.manifest.id} was made without an embedder; run "
-            "`retrieval models pull`, then `retrieval ingest`"
-        )
-    embedder = embedder_of(fingerprint, config)
-    return DenseEngine(embedder, generation.chunks, store, generation.manifest.id)
-
-
-def _cosines(rows: Matrix, vector: Vector) -> list[float]:
-    cosines: list[float] = np.round((rows @ vector).astype(np.float64), _DECIMALS).tolist()
-    return cosines
+def _embed(served: _ServedSpace, text: str) -> Vector:
+    if served.embedder is None:
+        raise StageUnavailable("dense", "no_embedder", served.problem)
+    return served.embedder.embed(text)

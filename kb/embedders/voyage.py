@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ BATCH_TEXTS = 128
 BATCH_CHARACTERS = 200_000
 """Characters a call: under 320,000 tokens even at less than a character a token."""
 
+_QUERIES_AT_ONCE = 8
 _INGEST_ATTEMPTS = 6
 _INGEST_TIMEOUT_S = 60.0
 
@@ -31,7 +34,8 @@ class VoyageEmbedder:
         spec: the catalogue's entry.
         api_key: the account's key; never logged.
         base_url: another address of the API, for a proxy or a test.
-        query_timeout_s: how long a query may take.
+        query_timeout_s: how long a query may take in all, so that time is left for another
+            vector space.
 
     Raises:
         ModelError: the extra ``embeddings-cloud`` is not installed.
@@ -42,7 +46,7 @@ class VoyageEmbedder:
         spec: ModelSpec,
         api_key: str,
         base_url: str | None = None,
-        query_timeout_s: float = 0.5,
+        query_timeout_s: float = 0.3,
     ) -> None:
         try:
             from voyageai.client import Client
@@ -53,6 +57,10 @@ class VoyageEmbedder:
             ) from error
         self.fingerprint = fingerprint_of(spec)
         self.languages = spec.languages
+        self._query_timeout_s = query_timeout_s
+        # The client's timeout is one of each read: a slow trickle would never end.
+        self._queries = ThreadPoolExecutor(_QUERIES_AT_ONCE, thread_name_prefix="voyage")
+        self._free = threading.BoundedSemaphore(_QUERIES_AT_ONCE)
         # The client's own defaults are no retry and no timeout at all.
         self._query_client = Client(
             api_key=api_key, max_retries=1, timeout=query_timeout_s, base_url=base_url
@@ -66,11 +74,17 @@ class VoyageEmbedder:
 
     def embed_query(self, text: str) -> Vector:
         """Embed with ``input_type="query"``, once. Raises StageUnavailable with the reason."""
+        if not self._free.acquire(blocking=False):
+            raise StageUnavailable("dense", "overloaded", f"{_QUERIES_AT_ONCE} queries wait")
+        call = self._queries.submit(self._call, self._query_client, [text], "query")
+        call.add_done_callback(lambda _: self._free.release())
         try:
-            vector: Vector = self._call(self._query_client, [text], "query")[0]
-            return vector
+            vector: Vector = call.result(self._query_timeout_s)[0]
+        except TimeoutError:
+            raise StageUnavailable("dense", "timeout", self.fingerprint.embedder_id) from None
         except ModelError as error:
             raise StageUnavailable("dense", _reason(error.__cause__), str(error)) from None
+        return vector
 
     def embed_passages(self, texts: Sequence[str]) -> Matrix:
         """Embed with ``input_type="document"``, in batches, with retries. Raises ModelError."""

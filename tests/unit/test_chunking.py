@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kb
 from kb.cards import read_cards
-from kb.chunking import MAX_TOKENS, estimate_tokens, sentences, split_card
+from kb.chunking import MAX_TOKENS, estimate_tokens, sentences, split_card, split_cards
 from kb.types import Card, Locale, Section, Source, SubChunk
 
 SHIPPED = Path(kb.__file__).parent / "content"
@@ -139,6 +139,18 @@ def test_a_card_without_text_has_no_sub_chunks() -> None:
 def test_cards_with_the_same_text_have_sub_chunks_of_their_own() -> None:
     one, other = (split_card(_card([Section("", "Same.")], card_id=name)) for name in ("a", "b"))
     assert [chunk.id for chunk in one + other] == ["a:en:1", "b:en:1"]
+
+
+def test_the_sub_chunks_of_many_cards_come_by_id_whatever_the_order_of_the_cards() -> None:
+    long = _card([Section(f"S{n}", "Text.") for n in range(11)], card_id="b")
+    cards = [long, _card([Section("", "Text.")], card_id="a"), _card([], card_id="c")]
+    chunks = split_cards(cards)
+    ids = [chunk.id for chunk in chunks]
+    assert len(ids) == 12
+    assert ids == sorted(ids)
+    assert ids[:3] == ["a:en:1", "b:en:1", "b:en:10"]
+    assert split_cards(reversed(cards)) == chunks
+    assert {c.id: c for c in chunks if c.card_id == "b"} == {c.id: c for c in split_card(long)}
 
 
 def test_sub_chunks_that_begin_alike_all_survive() -> None:

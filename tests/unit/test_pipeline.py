@@ -893,3 +893,35 @@ def test_a_higher_floor_only_drops_hits(
     before = cards_of(asyncio.run(world.ask(min_similarity=low, top_k=8)))
 
     assert [card for card in before if card in kept] == list(kept)
+
+
+# Generations and vector spaces.
+
+
+async def test_a_space_that_was_passed_over_is_in_degraded_and_the_path_stays_full() -> None:
+    world = World()
+    world.dense.passed_over = (("voyage-3.5", "rate_limited"),)
+
+    answer = await world.ask()
+
+    assert answer.hybrid_path == "full"
+    assert degraded_of(answer) == {("dense", "rate_limited")}
+
+
+async def test_a_similarity_outside_the_space_stays_unknown_and_the_hit_passes_the_cut() -> None:
+    world = World()
+    world.dense.cosines = {"a:en:1": None}
+
+    answer = await world.ask(min_similarity=0.99, explain=True)
+
+    (hit,) = [hit for hit in answer.hits if hit.card_id == "a"]
+    assert hit.similarity is None
+
+
+async def test_each_leg_is_asked_for_the_generation_that_the_answer_names() -> None:
+    world = World()
+
+    answer = await world.ask()
+
+    asked = {query.generation for leg in (world.bm25, world.dense) for query in leg.asked}
+    assert asked == {answer.generation}

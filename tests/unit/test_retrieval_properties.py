@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +16,12 @@ from fakes_serve import (
     FakeDenseLeg,
     FakeEmbedder,
     FakeLeg,
-    MemoryStore,
     World,
     make_chunk,
+    make_dense,
 )
 from kb.analysis.analyzer import analyze
-from kb.types import LegQuery, Ranking, SubChunk, Vector
+from kb.types import LegQuery, QueryVector, Ranking, SubChunk
 from serve.schemas import RetrieveResponse
 
 WORDS = ("warfarin", "ibuprofen", "dose", "bleeding", "2.5", "mg", "missed", "tablet")
@@ -60,8 +59,10 @@ class DenseEngineLeg(FakeDenseLeg):
     async def search(self, query: LegQuery) -> Ranking:
         return self._engine.search(query)
 
-    async def similarities(self, vector: Vector, chunk_ids: Sequence[str]) -> list[float]:
-        return self._engine.similarities(vector, chunk_ids)
+    async def similarities(
+        self, query: QueryVector, chunk_ids: Sequence[str]
+    ) -> list[float | None]:
+        return self._engine.similarities(query, chunk_ids)
 
 
 def rows_of(knowledge: list[tuple[str, str]]) -> list[SubChunk]:
@@ -72,11 +73,11 @@ def ask(
     rows: list[SubChunk], query: str, top_k: int, *, hybrid: bool = True, floor: float | None = None
 ) -> RetrieveResponse:
     embedder = FakeEmbedder(WordVectors(), len(WORDS) + 1, frozenset())
-    store = MemoryStore(rows, np.stack([embedder.embed_query(row.text) for row in rows]).tolist())
+    vectors = {row.id: embedder.embed_query(row.text).tolist() for row in rows}
     world = World(
         rows,
         EngineLeg(Bm25Engine(rows, GENERATION)),
-        DenseEngineLeg(DenseEngine(embedder, rows, store, GENERATION)),
+        DenseEngineLeg(make_dense(rows, (embedder, vectors))[0]),
     )
     asked = world.ask(query=query, top_k=top_k, hybrid=hybrid, min_similarity=floor, explain=True)
     return asyncio.run(asked)

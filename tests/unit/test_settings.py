@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from kb.errors import InputError, SettingsError
+from kb.stores.factory import StoreConfig
 from serve.settings import LIVE_SETTINGS, Settings, change_live, load_settings
 
 
@@ -32,8 +33,20 @@ def test_without_a_word_everything_is_on_and_no_floor_is_set() -> None:
     assert settings.voyage_base_url is None
 
 
-def test_the_shipped_cards_are_the_default() -> None:
-    assert list(load().kb_cards.glob("*.md"))
+def test_the_shipped_cards_of_every_language_are_the_default() -> None:
+    for locale in ("en", "es-419", "pt-BR"):
+        assert list(load().kb_cards.glob(f"{locale}/*.md"))
+
+
+def test_the_embedded_store_and_a_space_for_each_kind_of_embedder_are_the_default() -> None:
+    settings = load()
+
+    assert (settings.kb_store, settings.keep_generations) == ("chroma", 3)
+    assert settings.embedder_models == (
+        "voyage-3.5",
+        "bge-small-en-v1.5|BAAI/bge-small-en-v1.5",
+        "multilingual-e5-small",
+    )
 
 
 def test_every_place_is_absolute() -> None:
@@ -86,6 +99,18 @@ def test_a_list_of_models_is_written_with_commas() -> None:
     assert settings.embedder_models == ("BAAI/bge-small-en-v1.5", "bge-small-en-v1.5")
 
 
+def test_a_space_may_have_alternatives() -> None:
+    settings = load({}, {"EMBEDDER_MODELS": "BAAI/bge-small-en-v1.5|bge-small-en-v1.5,voyage-3.5"})
+
+    assert settings.embedder_models == ("BAAI/bge-small-en-v1.5|bge-small-en-v1.5", "voyage-3.5")
+
+
+@pytest.mark.parametrize("models", ["voyage-3.5|bge-smal", "bge-smal|voyage-3.5", "voyage-3.5||"])
+def test_an_alternative_that_is_not_in_the_catalogue_is_refused(models: str) -> None:
+    with pytest.raises(SettingsError, match=r"unknown model '(bge-smal)?'"):
+        load({"embedder_models": models})
+
+
 @pytest.mark.parametrize("name", ["embedder_models", "reranker_models"])
 def test_a_model_that_is_not_in_the_catalogue_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"unknown model 'bge-smal'.*bge-small-en-v1\.5"):
@@ -134,6 +159,18 @@ IMPOSSIBLE: list[tuple[str, Any]] = [
     ("trace_exporter", "printer"),
     ("model_threads", 0),
     ("embedder_models", 7),
+    ("embedder_timeout_ms", 4),
+    ("kb_store", "sqlite"),
+    ("kb_namespace", ""),
+    ("kb_namespace", "a"),
+    ("kb_namespace", "Adherence"),
+    ("kb_namespace", "a_b"),
+    ("kb_namespace", "a" * 25),
+    ("kb_namespace", "1a"),
+    ("keep_generations", 1),
+    ("keep_generations", 101),
+    ("generation_poll_s", 0),
+    ("generation_poll_s", "nan"),
 ]
 
 
@@ -163,7 +200,7 @@ def test_the_embedder_is_made_as_the_settings_say() -> None:
             "model_home": "/models",
             "embedder_models": "bge-small-en-v1.5",
             "voyage_base_url": "https://example.org",
-            "leg_timeout_ms": 250,
+            "embedder_timeout_ms": 250,
             "model_threads": 2,
         }
     )
@@ -175,6 +212,15 @@ def test_the_embedder_is_made_as_the_settings_say() -> None:
     assert config.voyage_base_url == "https://example.org"
     assert config.query_timeout_s == 0.25
     assert config.threads == 2
+
+
+def test_the_store_is_opened_as_the_settings_say() -> None:
+    config = load(
+        {"kb_home": "/kb", "kb_store": "pgvector", "kb_namespace": "team-a"}
+    ).store_config()
+
+    assert config == StoreConfig(Path("/kb"), "pgvector", "team-a")
+    assert load({"kb_home": "/kb"}).store_config() == StoreConfig(Path("/kb"))
 
 
 def test_every_setting_says_what_it_is() -> None:

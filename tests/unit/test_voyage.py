@@ -6,6 +6,7 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -185,6 +186,37 @@ def test_a_query_that_gets_no_answer_times_out_after_one_try(
         voyage.embed_query(QUERY)
     assert caught.value.reason == "timeout"
     assert len(api.requests) == 1
+
+
+def test_a_query_that_comes_in_drops_times_out_as_a_whole(
+    voyage: VoyageEmbedder, api: FakeVoyage
+) -> None:
+    # Each read is in time; all of them together never end.
+    api.script = [api.trickle]
+    with pytest.raises(StageUnavailable) as caught:
+        voyage.embed_query(QUERY)
+    assert caught.value.reason == "timeout"
+    assert len(api.requests) == 1
+
+
+def test_while_eight_queries_hang_the_ninth_is_refused_at_once_and_later_ones_are_answered(
+    api: FakeVoyage,
+) -> None:
+    eight = [api.hang] * 8
+    api.script = [*eight]
+    with api.running() as url:
+        voyage = VoyageEmbedder(SPEC, KEY, url, query_timeout_s=5)
+        with ThreadPoolExecutor(8) as callers:
+            waiting = [callers.submit(voyage.embed_query, QUERY) for _ in eight]
+            assert api.wait_for_requests(8)
+            with pytest.raises(StageUnavailable) as caught:
+                voyage.embed_query("the ninth")
+            assert caught.value.reason == "overloaded"
+            assert [body["input"] for body in api.requests] == [[QUERY]] * 8
+            api.release()
+            for call in waiting:
+                np.testing.assert_allclose(call.result(), _expected(QUERY)[0], atol=1e-6)
+        np.testing.assert_allclose(voyage.embed_query(QUERY), _expected(QUERY)[0], atol=1e-6)
 
 
 def test_a_server_that_is_not_there_is_a_failed_embedder() -> None:

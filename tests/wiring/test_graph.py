@@ -31,6 +31,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "kb_cards": cards,
         "kb_home": tmp_path / "kb",
         "model_home": tmp_path / "no-models",
+        "embedder_models": ("bge-small-en-v1.5",),
+        "generation_poll_s": 60,  # Local testing mode never ends the watch.
     }
 
 
