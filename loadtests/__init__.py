@@ -1,0 +1,1 @@
+"""Make and measure a knowledge base, and a load, far larger than the shipped ones."""
