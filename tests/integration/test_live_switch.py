@@ -85,8 +85,8 @@ def test_every_replica_changes_over_without_a_restart_and_a_deleted_card_is_gone
 def test_a_rollback_is_served_too(service: RunningService, generations: Generations) -> None:
     current = generations.current_id()
     assert current is not None
-    ingest_cards(_settings(service, ROOT / "kb/content/en"))
-    _wait_for(lambda: _served(service) != {current})
+    report = ingest_cards(_settings(service, ROOT / "kb/content/en"))
+    _wait_for(lambda: _served(service) == {report.generation})
     generations.publish(current)
     took = _wait_for(lambda: _served(service) == {current})
     print(f"every replica served the old generation {took:.2f} s after the rollback")
@@ -103,6 +103,7 @@ def test_a_damaged_generation_is_refused_with_the_reason_and_the_old_one_goes_on
     (tmp_path / "cards" / card.name).write_bytes(card.read_bytes())
     report = ingest_cards(_settings(service, tmp_path / "cards"))
     generations.publish(current)
+    _wait_for(lambda: _served(service) == {current})
     path = service.folder / "kb/generations" / report.generation / damaged
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
