@@ -40,6 +40,8 @@ class Written:
 
     ids: list[str] = field(default_factory=list)
     embedded: int = 0
+    apart: tuple[str, ...] = ()
+    """Rows of the base that the store's index did not reach."""
     samples: dict[str, Vector] = field(default_factory=dict)
 
 
@@ -128,7 +130,8 @@ def _carry_out(
             samples |= zip(ids[:_SAMPLES], vectors, strict=False)
         count.add(len(ids))
     written = [*plan.reused, *(chunk.id for chunk in plan.fresh)]
-    return Written(written, len(plan.fresh), samples)
+    apart = base.loaded.manifest.apart.get(space, []) if base else []
+    return Written(written, len(plan.fresh), tuple(apart), samples)
 
 
 class _Counter:
@@ -142,7 +145,7 @@ class _Counter:
     def add(self, rows: int) -> None:
         self._done += rows
         if self._progress:
-            self._progress(self._done, self._total)
+            self._progress("embedding", self._done, self._total)
 
 
 def _embedded(embedder: Embedder, chunks: Sequence[SubChunk]) -> Iterator[tuple[list[str], Matrix]]:

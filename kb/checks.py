@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from kb.build import Written
 from kb.canaries import Canary
 from kb.errors import StageUnavailable, StoreError
+from kb.progress import Progress
 from kb.protocols import Embedder, VectorReader
 from kb.types import EXACT_ROWS, SubChunk, Vector, VectorSpace
 
@@ -20,23 +21,32 @@ _SEED = 20
 _DEPTH = 10
 _PAGE = 1024
 _TOLERANCE = 1e-3
+_LOST_AT_MOST = 10
 CANARY_CARDS = 5
 """A canary's card must be among the first five."""
 
 
 def check_rows(
-    reader: VectorReader, space: VectorSpace, chunks: Sequence[SubChunk], written: Written
-) -> None:
+    reader: VectorReader,
+    space: VectorSpace,
+    chunks: Sequence[SubChunk],
+    written: Written,
+    progress: Progress | None = None,
+) -> tuple[str, ...]:
     """Check that a space holds the rows it should, and that a search reaches them.
 
-    Some vectors are compared with what the embedder made.
+    Some vectors are compared with what the embedder made. A space that is searched row by row must
+    give every row a vector of unit length. Where the store's index is asked, every written row is
+    searched for by its own vector, with those that the base kept apart, and a seeded sample of the
+    others: they were reachable in the generation before.
 
-    A space that is searched row by row must give every row a vector of unit length. Where the
-    store's index is asked, every written row is searched for by its own vector, and a seeded
-    sample of the others: they were reachable in the generation before.
+    Returns:
+        the ids that the store's index does not reach, to be kept apart: a graph index loses a few
+        rows that lie far from all others (HNSW: 2 of 100,000 here).
 
     Raises:
-        StoreError: a count differs, or a row is not found; the message names it.
+        StoreError: a count differs, a row is not found, or the index loses more than a few; the
+            message names the row.
     """
     if (found := reader.count(space.name)) != space.rows:
         raise StoreError(
@@ -46,18 +56,27 @@ def check_rows(
     covered = sorted(chunk.id for chunk in chunks if space.covers(chunk.locale))
     if space.rows <= EXACT_ROWS:
         _check_lengths(reader, space, covered)
-        return
+        return ()
     others = sorted(set(covered) - set(written.ids))
     sample = random.Random(_SEED).sample(others, min(_SAMPLE, len(others)))  # noqa: S311
-    ids = [*written.ids, *sample]
+    looked_for = sorted({*written.ids, *sample, *(set(written.apart) & set(covered))})
+    apart = tuple(_unreached(reader, space, looked_for, progress))
+    if len(apart) > max(_LOST_AT_MOST, space.rows // 1000):
+        raise _unreachable(space, apart[0])
+    return apart
+
+
+def _unreached(
+    reader: VectorReader, space: VectorSpace, ids: Sequence[str], progress: Progress | None
+) -> Iterator[str]:
     with ThreadPoolExecutor(os.cpu_count()) as searchers:
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
             vectors = reader.vectors(space.name, page)
             reached = searchers.map(lambda i, v: _is_reached(reader, space, i, v), page, vectors)
-            for chunk_id, is_reached in zip(page, reached, strict=True):
-                if not is_reached:
-                    raise _unreachable(space, chunk_id)
+            yield from (i for i, is_reached in zip(page, reached, strict=True) if not is_reached)
+            if progress:
+                progress("checking", start + len(page), len(ids))
 
 
 def _check_samples(reader: VectorReader, space: VectorSpace, written: Written) -> None:

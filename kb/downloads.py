@@ -7,15 +7,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
 from kb.errors import ModelError
-
-Progress = Callable[[str, int, int], None]
-"""Told after each block: what is being fetched, bytes so far, bytes in all."""
+from kb.progress import Progress
 
 _BLOCK = 1 << 20
 _ATTEMPTS = 4

@@ -46,6 +46,8 @@ class Manifest:
     content_hash: str
     spaces: tuple[VectorSpace, ...] = ()
     seals: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, list[str]] = field(default_factory=dict)
+    """By space, the rows that the store's index does not reach: they are compared one by one."""
 
     @property
     def embedders(self) -> str:

@@ -162,13 +162,17 @@ def _build(  # noqa: PLR0913, PLR0917  # What is there, what is wanted, and with
     try:
         seals, written = build_vectors(generations, draft, embedders, base, progress)
         manifest = replace(draft.manifest, seals=seals)
-        draft = replace(draft, manifest=manifest)
         reader = generations.open_vectors(manifest)
         try:
-            for space in manifest.spaces:
-                check_rows(reader, space, draft.chunks, written[space.name])
+            found = {
+                space.name: check_rows(reader, space, draft.chunks, written[space.name], progress)
+                for space in manifest.spaces
+            }
         finally:
             reader.close()
+        apart = {name: list(ids) for name, ids in found.items() if ids}
+        manifest = replace(manifest, apart=apart)
+        draft = replace(draft, manifest=manifest)
         _check_canaries(generations, draft, embedders, canaries)
         generations.finish(manifest, encode_rows(draft.chunks))
     except BaseException:

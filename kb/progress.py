@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[int, int], None]
-"""Told what is done so far, and how much there is in all."""
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is in all."""

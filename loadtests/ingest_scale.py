@@ -201,17 +201,17 @@ def _disk_bytes(folder: Path) -> int:
 
 
 class _Tenths:
-    """Say on stderr how far embedding is, a line for each tenth."""
+    """Say on stderr how far a step is, a line for each tenth."""
 
     def __init__(self, step: str) -> None:
         self._step = step
-        self._tenth = 0
+        self._said = ("", 0)
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, doing: str, done: int, total: int) -> None:
         """Say ``done`` of ``total``."""
-        if total and (tenth := done * 10 // total) != self._tenth:
-            self._tenth = tenth
-            _say(f"{self._step}: {done} of {total} embedded")
+        if total and (now := (doing, done * 10 // total)) != self._said:
+            self._said = now
+            _say(f"{self._step}: {doing} {done} of {total}")
 
 
 def table(results: Sequence[Measurement]) -> str:

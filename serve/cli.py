@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 def _ingest(parsed: argparse.Namespace) -> int:
     from serve.knowledge import ingest_cards
 
-    report = ingest_cards(load_cli_settings(parsed), Bar("embedding"))
+    report = ingest_cards(load_cli_settings(parsed), Bar())
     done = "unchanged, nothing to do" if report.unchanged else "published"
     print(f"{report.rows} rows upserted; generation {report.generation} ({done})")
     print(f"embedders: {report.embedders}; {report.embedded} vectors made anew")
@@ -152,8 +152,7 @@ def _models_pull(parsed: argparse.Namespace) -> int:
     ]
     for spec in specs:
         was_present = store.is_present(spec)
-        bar = Bar()
-        store.pull(spec, lambda label, done, total, bar=bar: bar(done, total, label))  # type: ignore[misc]
+        store.pull(spec, Bar())
         print(f"{spec.id}\t{'already there' if was_present else 'pulled'}\t{store.folder(spec)}")
     return 0
 

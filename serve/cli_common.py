@@ -39,19 +39,17 @@ def load_cli_settings(parsed: argparse.Namespace, given: dict[str, Any] | None =
 class Bar:
     """Show progress on a terminal as a bar, elsewhere as a line for each tenth."""
 
-    def __init__(self, label: str = "") -> None:
-        self._label = label
-        self._tenth = -1
+    def __init__(self) -> None:
+        self._shown = ("", -1)
 
-    def __call__(self, done: int, total: int, label: str = "") -> None:
+    def __call__(self, label: str, done: int, total: int) -> None:
         """Show ``done`` of ``total``."""
         share = done / total if total else 1.0
-        label = label or self._label
         if sys.stderr.isatty():
             filled = "#" * int(share * 30)
             end = "\n" if done >= total else ""
             sys.stderr.write(f"\r{label} [{filled:<30}] {share:4.0%} {end}")
             sys.stderr.flush()
-        elif (tenth := int(share * 10)) != self._tenth:
-            self._tenth = tenth
+        elif (now := (label, int(share * 10))) != self._shown:
+            self._shown = now
             print(f"{label} {share:.0%}", file=sys.stderr)

@@ -98,7 +98,7 @@ class DenseEngine:
         self._clock = clock
         self._generation = loaded.manifest.id
         self._spaces = [
-            _serve(space, SpaceIndex(space, loaded.chunks, reader), embedders)
+            _serve(space, _index(space, loaded, reader), embedders)
             for space in loaded.manifest.spaces
         ]
 
@@ -152,6 +152,10 @@ class DenseEngine:
             )
             or "no vectors: the generation was made without an embedder"
         )
+
+
+def _index(space: VectorSpace, loaded: LoadedGeneration, reader: VectorReader) -> SpaceIndex:
+    return SpaceIndex(space, loaded.chunks, reader, loaded.manifest.apart.get(space.name, ()))
 
 
 def _serve(space: VectorSpace, index: SpaceIndex, embedders: EmbedderPool) -> _ServedSpace:

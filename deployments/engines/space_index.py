@@ -25,10 +25,15 @@ class SpaceIndex:
         space: the space.
         chunks: the generation's rows.
         reader: the generation's vectors; kept only where the store's index is asked.
+        apart: ids that the store's index does not reach; they are compared one by one.
     """
 
     def __init__(
-        self, space: VectorSpace, chunks: Sequence[SubChunk], reader: VectorReader
+        self,
+        space: VectorSpace,
+        chunks: Sequence[SubChunk],
+        reader: VectorReader,
+        apart: Sequence[str] = (),
     ) -> None:
         self._name = space.name
         covered = [chunk for chunk in chunks if space.covers(chunk.locale)]
@@ -41,6 +46,8 @@ class SpaceIndex:
             self._matrix = reader.vectors(self._name, [chunk.id for chunk in self._chunks])
         else:
             self._reader = reader
+        self._apart = list(apart)
+        self._apart_rows = reader.vectors(self._name, self._apart) if self._apart else None
 
     @property
     def exact(self) -> bool:
@@ -92,17 +99,24 @@ class SpaceIndex:
     ) -> Iterator[tuple[Hit, str]]:
         """Ask for more until enough of what comes is accepted, or there is no more."""
         asked, wanted = query.depth * _OVERFETCH, min(query.depth, int(accepted.sum()))
+        apart = self._compare_apart(vector)
         while True:
+            found = {h.chunk_id: h.score for h in self._store().search(self._name, vector, asked)}
             hits = [
-                Hit(hit.chunk_id, round(hit.score, _DECIMALS))
-                for hit in self._store().search(self._name, vector, asked)
-                if accepted[self._places[hit.chunk_id]]
+                Hit(chunk_id, round(score, _DECIMALS))
+                for chunk_id, score in (found | apart).items()
+                if accepted[self._places[chunk_id]]
             ]
             if len(hits) >= wanted or asked >= len(self._chunks):
                 break
             asked *= _OVERFETCH
         for hit in sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id)):
             yield hit, self._chunks[self._places[hit.chunk_id]].card_id
+
+    def _compare_apart(self, vector: Vector) -> dict[str, float]:
+        if self._apart_rows is None:
+            return {}
+        return dict(zip(self._apart, cosines(self._apart_rows, vector), strict=True))
 
     def _store(self) -> VectorReader:
         assert self._reader is not None  # noqa: S101  # There is a matrix or a reader.

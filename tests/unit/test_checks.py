@@ -88,10 +88,10 @@ def test_a_vector_that_is_not_what_the_embedder_made_is_named() -> None:
     chunks = _chunks(3)
     reader = _reader(chunks)
     made = {i: reader.spaces[NAME][i] for i in _ids(chunks)}
-    check_rows(reader, _space(3), chunks, Written(_ids(chunks), 3, made))
+    check_rows(reader, _space(3), chunks, Written(_ids(chunks), 3, samples=made))
     other = made | {chunks[1].id: -made[chunks[1].id]}
     with pytest.raises(StoreError, match=f"another vector of {chunks[1].id}"):
-        check_rows(reader, _space(3), chunks, Written(_ids(chunks), 3, other))
+        check_rows(reader, _space(3), chunks, Written(_ids(chunks), 3, samples=other))
 
 
 # A space that is searched by an index: it must reach the rows.
@@ -113,12 +113,12 @@ def test_a_whole_index_passes(count: int) -> None:
 
 @pytest.mark.usefixtures("indexed")
 @pytest.mark.parametrize(("count", "place"), [(1, 0), (5, 0), (5, 4), (50, 49)])
-def test_a_changed_row_that_no_search_reaches_is_named(count: int, place: int) -> None:
+def test_a_written_row_that_no_search_reaches_is_kept_apart(count: int, place: int) -> None:
     chunks = _chunks(count)
     reader = _reader(chunks)
     reader.lost = {chunks[place].id}
-    with pytest.raises(StoreError, match=f"does not reach {chunks[place].id}; nothing"):
-        check_rows(reader, _space(count), chunks, Written(_ids(chunks)))
+    apart = check_rows(reader, _space(count), chunks, Written(_ids(chunks)))
+    assert apart == (chunks[place].id,)
 
 
 @pytest.mark.usefixtures("indexed")
@@ -126,8 +126,34 @@ def test_up_to_two_hundred_unchanged_rows_are_searched_for_too() -> None:
     chunks = _chunks(200)
     reader = _reader(chunks)
     reader.lost = {chunks[123].id}
-    with pytest.raises(StoreError, match=f"does not reach {chunks[123].id}"):
-        check_rows(reader, _space(200), chunks, Written())
+    assert check_rows(reader, _space(200), chunks, Written()) == (chunks[123].id,)
+
+
+@pytest.mark.usefixtures("indexed")
+def test_what_the_base_kept_apart_is_looked_for_again_while_it_is_there() -> None:
+    chunks = _chunks(300)
+    reader = _reader(chunks)
+    unsampled = next(i for i in _ids(chunks) if check_rows_misses(chunks, i))
+    reader.lost = {unsampled}
+    assert check_rows(reader, _space(300), chunks, Written()) == ()
+    kept = Written(apart=(unsampled, "gone:en:1"))
+    assert check_rows(reader, _space(300), chunks, kept) == (unsampled,)
+
+
+def check_rows_misses(chunks: Sequence[SubChunk], chunk_id: str) -> bool:
+    """Tell whether the sample leaves a row out."""
+    reader = _reader(chunks)
+    reader.lost = {chunk_id}
+    return not check_rows(reader, _space(len(chunks)), chunks, Written())
+
+
+@pytest.mark.usefixtures("indexed")
+def test_an_index_that_loses_more_than_a_few_rows_is_refused() -> None:
+    chunks = _chunks(50)
+    reader = _reader(chunks)
+    reader.lost = set(_ids(chunks)[:11])
+    with pytest.raises(StoreError, match=f"does not reach {chunks[0].id}; nothing"):
+        check_rows(reader, _space(50), chunks, Written(_ids(chunks)))
 
 
 class _Counting(MemoryVectors):

@@ -22,7 +22,7 @@ from fakes_serve import (
     make_query,
 )
 from kb.errors import StageUnavailable
-from kb.types import EXACT_ROWS, Filters
+from kb.types import EXACT_ROWS, Filters, Hit, Vector, VectorSpace
 
 NAN = float("nan")
 QUERIES = {
@@ -230,6 +230,27 @@ def test_an_approximate_search_asks_on_until_the_filters_have_enough(
 
     assert [hit.chunk_id[:4] for hit in hits] == ["a190", "a191", "a192", "a193", "a194"]
     assert store.searches == [20, 80, 320]
+
+
+def test_rows_that_the_stores_index_does_not_reach_are_compared_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(space_index, "EXACT_ROWS", 3)
+    chunks = [make_chunk(chunk_id) for chunk_id in VECTORS]
+    embedder = FakeEmbedder(QUERIES, 2, frozenset())
+    space = VectorSpace(embedder.fingerprint, (), len(VECTORS))
+
+    class Losing(MemoryVectors):
+        def search(self, space: str, vector: Vector, depth: int) -> list[Hit]:
+            return [hit for hit in super().search(space, vector, depth) if hit.chunk_id[0] != "b"]
+
+    reader = Losing({space.name: VECTORS})
+    without = space_index.SpaceIndex(space, chunks, reader)
+    index = space_index.SpaceIndex(space, chunks, reader, apart=["b:en:1"])
+    query, vector = make_query("east", depth=6), embedder.embed_query("east")
+
+    assert [hit.chunk_id[0] for hit in without.search(vector, query)[0]] == list("acdef")
+    assert [hit.chunk_id[0] for hit in index.search(vector, query)[0]] == list("abcdef")
 
 
 # Several spaces: the first whose embedder is healthy and covers the language.

@@ -119,11 +119,9 @@ def test_each_row_has_the_vector_of_its_own_passage(cards: Path, home: Path) -> 
 
 def test_progress_ends_with_every_row(cards: Path, home: Path) -> None:
     write_card(cards, "c3", MANY)
-    told: list[tuple[int, int]] = []
-    report = ingest(
-        cards, home, HashEmbedder(), progress=lambda done, total: told.append((done, total))
-    )
-    assert told[-1] == (report.rows, report.rows)
+    told: list[tuple[str, int, int]] = []
+    report = ingest(cards, home, HashEmbedder(), progress=lambda *now: told.append(now))
+    assert told[-1] == ("embedding", report.rows, report.rows)
     assert told == sorted(told)
     assert len(told) > 1
 
