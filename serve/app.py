@@ -12,6 +12,7 @@ from deployments.reranker import Reranker
 from kb.models import ModelStore
 from serve.ingress import Ingress
 from serve.knowledge import ensure_generation
+from serve.progress_bar import Bar
 from serve.settings import Settings, load_settings
 
 
@@ -25,7 +26,7 @@ def build_app(args: Settings) -> Application:
         WorkError: the generation cannot be made.
     """
     settings = load_settings(args.model_dump(exclude_unset=True))
-    ensure_generation(settings)
+    ensure_generation(settings, Bar())
     bm25 = _deployment(Bm25Retriever).bind(settings.store_config())
     dense = _deployment(DenseRetriever).bind(settings.store_config(), settings.embedder_config())
     reranker = _deployment(Reranker).bind(

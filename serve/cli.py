@@ -23,8 +23,9 @@ from kb.embedders.factory import ids_at_hand
 from kb.errors import InputError, SettingsError, WorkError
 from kb.models import ModelStore, catalogue, find_spec
 from kb.stores.factory import open_generations
-from serve.cli_common import Bar, common_flags, load_cli_settings
+from serve.cli_common import common_flags, load_cli_settings
 from serve.cli_generations import add_generations_command
+from serve.progress_bar import Bar
 from serve.schemas import RetrieveRequest
 from serve.settings import LIVE_SETTINGS, Settings
 

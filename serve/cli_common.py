@@ -1,9 +1,8 @@
-"""What the commands have in common: flags, settings, progress."""
+"""What the commands have in common: flags and settings."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from kb.errors import SettingsError
@@ -34,22 +33,3 @@ def load_cli_settings(parsed: argparse.Namespace, given: dict[str, Any] | None =
             raise SettingsError(f"--set wants NAME=VALUE, not {pair!r}")
         overrides[name] = value
     return load_settings(given, overrides=overrides)
-
-
-class Bar:
-    """Show progress on a terminal as a bar, elsewhere as a line for each tenth."""
-
-    def __init__(self) -> None:
-        self._shown = ("", -1)
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        """Show ``done`` of ``total``."""
-        share = done / total if total else 1.0
-        if sys.stderr.isatty():
-            filled = "#" * int(share * 30)
-            end = "\n" if done >= total else ""
-            sys.stderr.write(f"\r{label} [{filled:<30}] {share:4.0%} {end}")
-            sys.stderr.flush()
-        elif (now := (label, int(share * 10))) != self._shown:
-            self._shown = now
-            print(f"{label} {share:.0%}", file=sys.stderr)

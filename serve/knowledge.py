@@ -17,7 +17,7 @@ from kb.stores.factory import open_generations
 from serve.settings import Settings
 
 
-def ensure_generation(settings: Settings) -> None:
+def ensure_generation(settings: Settings, progress: Progress | None = None) -> None:
     """Make a generation when there is none yet, or when an embedder has come to hand since.
 
     The second only while the cards are still the ones that it was made from: what somebody
@@ -32,9 +32,9 @@ def ensure_generation(settings: Settings) -> None:
     if published is None:
         if not settings.ingest_on_start:
             raise StoreError(f"{settings.kb_home}: no knowledge base yet; run `retrieval ingest`")
-        ingest_cards(settings)
+        ingest_cards(settings, progress)
     elif settings.ingest_on_start and _lacks_a_space(settings, generations, published):
-        ingest_cards(settings)
+        ingest_cards(settings, progress)
 
 
 def ingest_cards(settings: Settings, progress: Progress | None = None) -> IngestReport:
