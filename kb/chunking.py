@@ -83,8 +83,7 @@ def _pack(text: str, room: int) -> Iterator[str]:
     """Join neighbouring sentences while they fit into ``room`` estimated tokens."""
     packed, used = list[str](), 0
     for sentence in sentences(text):
-        for part in _cut(sentence, room):
-            cost = estimate_tokens(part)
+        for part, cost in _cut(sentence, room):
             if packed and used + cost > room:
                 yield " ".join(packed)
                 packed, used = [], 0
@@ -94,17 +93,20 @@ def _pack(text: str, room: int) -> Iterator[str]:
         yield " ".join(packed)
 
 
-def _cut(sentence: str, room: int) -> Iterator[str]:
-    """Cut a sentence between words so that each part fits, as far as words allow."""
-    if estimate_tokens(sentence) <= room:
-        yield sentence
+def _cut(sentence: str, room: int) -> Iterator[tuple[str, int]]:
+    """Cut a sentence between words so that each part fits, as far as words allow.
+
+    Gives each part with its estimated tokens.
+    """
+    if (whole := estimate_tokens(sentence)) <= room:
+        yield sentence, whole
         return
     words, used = list[str](), 0
     for word in sentence.split():
         cost = estimate_tokens(word)
         if words and used + cost > room:
-            yield " ".join(words)
+            yield " ".join(words), used
             words, used = [], 0
         words.append(word)
         used += cost
-    yield " ".join(words)
+    yield " ".join(words), used

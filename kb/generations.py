@@ -175,9 +175,12 @@ class Generations:
         """
         if generation_id not in self.ids():
             raise InputError(f"no generation {generation_id}; see `retrieval generations list`")
-        manifest = self.verify(generation_id)
-        self._documents.put(CURRENT, generation_id.encode() + b"\n")
-        self.vectors.announce(generation_id, manifest.spaces)
+        self.switch_to(self.verify(generation_id))
+
+    def switch_to(self, manifest: Manifest) -> None:
+        """Publish a generation that the caller has just verified or built. Raises StoreError."""
+        self._documents.put(CURRENT, manifest.id.encode() + b"\n")
+        self.vectors.announce(manifest.id, manifest.spaces)
 
     def rollback(self) -> str:
         """Publish the newest sound generation before the current one, and name it.

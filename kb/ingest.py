@@ -78,7 +78,7 @@ def ingest(
             if base:
                 base.vectors.close()
         if found.id != _published(generations):
-            generations.publish(found.id)
+            generations.switch_to(found)
         generations.prune(keep)
     unchanged = found.id != draft.manifest.id
     return IngestReport(found.rows, found.id, found.embedders, embedded, unchanged)
