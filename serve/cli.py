@@ -183,7 +183,8 @@ def _doctor(parsed: argparse.Namespace) -> int:
     settings = load_cli_settings(parsed, given)
     print(f"cards\t{len(read_cards(settings.kb_cards))} valid in {settings.kb_cards}")
     manifest = open_generations(settings.store_config()).current()
-    print(f"kb\t{manifest.id if manifest else 'none yet: the first start ingests'}")
+    first = "the first start ingests" if settings.ingest_on_start else "run `retrieval ingest`"
+    print(f"kb\t{manifest.id if manifest else f'none yet: {first}'}")
     print(f"embedders\t{', '.join(ids_at_hand(settings.embedder_config())) or 'none at hand'}")
     store = ModelStore(settings.model_home)
     present = (n for n in settings.reranker_models if store.is_present(find_spec(n)))

@@ -641,7 +641,7 @@ def test_doctor_says_what_there_is(retrieval: Retrieval) -> None:
     lines = dict(line.split("\t", 1) for line in out.splitlines())
     assert code == 0
     assert lines["cards"] == f"2 valid in {retrieval.cards}"
-    assert lines["kb"].startswith("none yet")
+    assert lines["kb"] == "none yet: the first start ingests"
     assert lines["embedders"] == "none at hand"
     assert lines["reranker"] == IN_THE_BOX
 
