@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,28 +99,37 @@ def test_a_damaged_generation_is_refused_with_the_reason_and_the_old_one_goes_on
 ) -> None:
     current = generations.current_id()
     assert current is not None
-    (tmp_path / "cards").mkdir()
-    card = ROOT / "kb/content/en/warfarin-nsaids.md"
-    (tmp_path / "cards" / card.name).write_bytes(card.read_bytes())
-    report = ingest_cards(_settings(service, tmp_path / "cards"))
-    generations.publish(current)
-    _wait_for(lambda: _served(service) == {current})
-    path = service.folder / "kb/generations" / report.generation / damaged
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
-    (service.folder / "kb/CURRENT").write_text(report.generation)
+    generation = _damaged_generation(service, tmp_path, damaged)
+    home = service.folder / "kb"
+    shutil.copytree(tmp_path / "kb/generations" / generation, home / "generations" / generation)
+    (home / "CURRENT.new").write_text(generation)
+    (home / "CURRENT.new").replace(home / "CURRENT")
 
     def told() -> bool:
         body = httpx.get(f"{service.url}/readyz", timeout=5).json()
         assert body["ready"]
-        return report.generation in body["pings"]["generation"]["detail"]
+        return generation in body["pings"]["generation"]["detail"]
 
     _wait_for(told)
 
     assert _served(service) == {current}
     assert _ask(service)["degraded"] == []
-    generations.drop(report.generation)
+    generations.drop(generation)
+
+
+def _damaged_generation(service: RunningService, folder: Path, damaged: str) -> str:
+    """Build one in a copy of the home, where no replica loads it while it is still sound."""
+    shutil.copytree(service.folder / "kb", folder / "kb")
+    (folder / "cards").mkdir()
+    card = ROOT / "kb/content/en/warfarin-nsaids.md"
+    shutil.copy(card, folder / "cards")
+    places = {"kb_home": folder / "kb", "kb_cards": folder / "cards", "keep_generations": 10}
+    report = ingest_cards(load_settings(places, environ={"MODEL_HOME": str(MODELS)}))
+    path = folder / "kb/generations" / report.generation / damaged
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    return report.generation
 
 
 def test_spanish_and_portuguese_are_answered_in_their_locale_over_http(
