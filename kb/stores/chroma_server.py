@@ -12,7 +12,7 @@ import numpy as np
 
 from kb.errors import StoreError
 from kb.stores.chroma_collections import ChromaVectors, check_collection, create_collection
-from kb.stores.digest import check_seal, digest_vectors, read_pages
+from kb.stores.digest import SealingWriter, check_seal, digest_vectors, read_pages
 from kb.stores.place import HttpAddress, Place, read_http_address
 from kb.stores.records import (
     Record,
@@ -22,7 +22,7 @@ from kb.stores.records import (
     engine_name,
     find_space,
 )
-from kb.types import Matrix, VectorSpace
+from kb.types import VectorSpace
 
 if TYPE_CHECKING:
     from chromadb import Collection
@@ -64,7 +64,7 @@ class ChromaServerStore:
 
     def create(
         self, generation: str, spaces: Sequence[VectorSpace], base: str | None
-    ) -> ChromaServerWriter:
+    ) -> SealingWriter:
         """Begin an empty generation: a server copies no collections. Raises StoreError."""
         del base
         names = {s.name: engine_name(self._namespace, generation, s.name) for s in spaces}
@@ -73,7 +73,8 @@ class ChromaServerStore:
         for space in spaces:
             with self._place.telling_errors(f"making {names[space.name]}"):
                 collections[space.name] = create_collection(self._client, names[space.name], space)
-        return ChromaServerWriter(ChromaVectors(collections, place=str(self._place)), spaces)
+        vectors = self._vectors(collections)
+        return SealingWriter(vectors, partial(_digest, vectors), collections)
 
     def open(
         self,
@@ -103,7 +104,9 @@ class ChromaServerStore:
         }
         vectors = self._vectors(collections)
         for space in spaces:
-            check_seal(where, space, seals, partial(_digest, vectors, space), thorough=thorough)
+            check_seal(
+                where, space, seals, partial(_digest, vectors, space.name), thorough=thorough
+            )
         return vectors
 
     def drop(self, generation: str) -> None:
@@ -137,28 +140,6 @@ class ChromaServerStore:
         return ChromaVectors(
             collections, place=str(self._place), telling=self._place.telling_errors
         )
-
-
-class ChromaServerWriter:
-    """Fill the collections of one generation."""
-
-    copied: frozenset[str] = frozenset()
-
-    def __init__(self, vectors: ChromaVectors, spaces: Sequence[VectorSpace]) -> None:
-        self._vectors = vectors
-        self._spaces = spaces
-
-    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None:
-        """Write vectors. Raises StoreError."""
-        self._vectors.upsert(space, chunk_ids, vectors)
-
-    def delete(self, space: str, chunk_ids: Sequence[str]) -> None:
-        """Delete vectors. Raises StoreError."""
-        self._vectors.delete(space, chunk_ids)
-
-    def finish(self) -> dict[str, str]:
-        """Seal what the collections give back. Raises StoreError."""
-        return {space.name: _digest(self._vectors, space) for space in self._spaces}
 
 
 class _ChromaRecords:
@@ -218,9 +199,8 @@ class _ChromaRecords:
             return None
 
 
-def _digest(vectors: ChromaVectors, space: VectorSpace) -> str:
-    pages = read_pages(vectors.ids(space.name), lambda page: vectors.vectors(space.name, page))
-    return digest_vectors(pages)
+def _digest(vectors: ChromaVectors, space: str) -> str:
+    return digest_vectors(read_pages(vectors.ids(space), lambda page: vectors.vectors(space, page)))
 
 
 def _connect(address: HttpAddress) -> Client:

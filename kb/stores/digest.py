@@ -4,13 +4,54 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from kb.errors import StoreError
 from kb.types import EXACT_ROWS, Hit, Matrix, VectorSpace
 
 _PAGE: Final = 1000
 _MARGIN: Final = 16
+
+
+class _Writable(Protocol):
+    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None: ...
+
+    def delete(self, space: str, chunk_ids: Sequence[str]) -> None: ...
+
+
+class SealingWriter:
+    """Fill a generation in a server, and seal what the server gives back.
+
+    Args:
+        vectors: writes.
+        finish_space: makes a space ready to be read and gives its digest, by its name.
+        spaces: the names of the spaces.
+        copied: those that began as a copy of the base generation's.
+    """
+
+    def __init__(
+        self,
+        vectors: _Writable,
+        finish_space: Callable[[str], str],
+        spaces: Iterable[str],
+        copied: frozenset[str] = frozenset(),
+    ) -> None:
+        self.copied = copied
+        self._vectors = vectors
+        self._finish_space = finish_space
+        self._spaces = list(spaces)
+
+    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None:
+        """Write vectors. Raises StoreError."""
+        self._vectors.upsert(space, chunk_ids, vectors)
+
+    def delete(self, space: str, chunk_ids: Sequence[str]) -> None:
+        """Delete vectors. Raises StoreError."""
+        self._vectors.delete(space, chunk_ids)
+
+    def finish(self) -> dict[str, str]:
+        """Seal what the server gives back. Raises StoreError."""
+        return {space: self._finish_space(space) for space in self._spaces}
 
 
 def digest_vectors(pages: Iterable[tuple[Sequence[str], Matrix]]) -> str:

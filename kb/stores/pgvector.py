@@ -11,7 +11,7 @@ from weakref import finalize
 import numpy as np
 
 from kb.errors import StoreError
-from kb.stores.digest import check_seal, digest_vectors, nearest
+from kb.stores.digest import SealingWriter, check_seal, digest_vectors, nearest
 from kb.stores.place import Place, needing_extra, spellings
 from kb.stores.records import (
     SpaceRecord,
@@ -150,7 +150,7 @@ class PgvectorStore:
 
     def create(
         self, generation: str, spaces: Sequence[VectorSpace], base: str | None
-    ) -> PgvectorWriter:
+    ) -> SealingWriter:
         """Begin a generation, from a copy of ``base`` inside the server. Raises StoreError."""
         self._pool.prepare()
         wanted = describe_spaces({s.name: self._relation(generation, s) for s in spaces}, spaces)
@@ -170,7 +170,12 @@ class PgvectorStore:
 
         self._pool.run(f"making {generation}", make)
         vectors = _PgvectorVectors(self._pool, wanted, spaces, self._exact_rows)
-        return PgvectorWriter(vectors, frozenset(sources))
+
+        def finish_space(space: str) -> str:
+            vectors.index(space)
+            return vectors.digest(space)
+
+        return SealingWriter(vectors, finish_space, wanted, frozenset(sources))
 
     def open(
         self,
@@ -260,28 +265,6 @@ class PgvectorStore:
             connection.execute(
                 "insert into kb_spaces values (%s, %s, %s, %s, %s, %s, %s)", (*key, name, *facts)
             )
-
-
-class PgvectorWriter:
-    """Fill the tables of one generation."""
-
-    def __init__(self, vectors: _PgvectorVectors, copied: frozenset[str]) -> None:
-        self.copied = copied
-        self._vectors = vectors
-
-    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None:
-        """Write vectors. Raises StoreError."""
-        self._vectors.upsert(space, chunk_ids, vectors)
-
-    def delete(self, space: str, chunk_ids: Sequence[str]) -> None:
-        """Delete vectors. Raises StoreError."""
-        self._vectors.delete(space, chunk_ids)
-
-    def finish(self) -> dict[str, str]:
-        """Index the large tables, and seal what all of them give back. Raises StoreError."""
-        for space in self._vectors.spaces:
-            self._vectors.index(space)
-        return {space: self._vectors.digest(space) for space in self._vectors.spaces}
 
 
 class _PgvectorVectors:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from kb.errors import StoreError
-from kb.stores.digest import check_seal, digest_vectors, nearest, read_pages
+from kb.stores.digest import SealingWriter, check_seal, digest_vectors, nearest, read_pages
 from kb.stores.place import Place, needing_extra, read_http_address, spellings
 from kb.stores.records import (
     Record,
@@ -75,14 +75,15 @@ class QdrantStore:
 
     def create(
         self, generation: str, spaces: Sequence[VectorSpace], base: str | None
-    ) -> QdrantWriter:
+    ) -> SealingWriter:
         """Begin an empty generation: Qdrant copies no collections. Raises StoreError."""
         del base
         names = {s.name: engine_name(self._namespace, generation, s.name) for s in spaces}
         self._register.begin(generation, describe_spaces(names, spaces))
         for space in spaces:
             self._engine.create(names[space.name], space.fingerprint.dimension)
-        return QdrantWriter(_QdrantVectors(self._engine, names, spaces))
+        vectors = _QdrantVectors(self._engine, names, spaces)
+        return SealingWriter(vectors, vectors.digest, names)
 
     def open(
         self,
@@ -147,27 +148,6 @@ class QdrantStore:
         check_same(where, space, "dimension", dimension, space.fingerprint.dimension)
         check_same(where, space, "metric", metric, _DISTANCE)
         check_same(where, space, "number of rows", vectors.count(space.name), space.rows)
-
-
-class QdrantWriter:
-    """Fill the collections of one generation."""
-
-    copied: frozenset[str] = frozenset()
-
-    def __init__(self, vectors: _QdrantVectors) -> None:
-        self._vectors = vectors
-
-    def upsert(self, space: str, chunk_ids: Sequence[str], vectors: Matrix) -> None:
-        """Write vectors. Raises StoreError."""
-        self._vectors.upsert(space, chunk_ids, vectors)
-
-    def delete(self, space: str, chunk_ids: Sequence[str]) -> None:
-        """Delete vectors. Raises StoreError."""
-        self._vectors.delete(space, chunk_ids)
-
-    def finish(self) -> dict[str, str]:
-        """Seal what the collections give back. Raises StoreError."""
-        return {space: self._vectors.digest(space) for space in self._vectors.spaces}
 
 
 class _QdrantVectors:
