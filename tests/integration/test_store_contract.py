@@ -1031,6 +1031,27 @@ def test_a_chroma_behind_a_password_never_shows_it(
     assert credentials not in "".join(traceback.format_exception(error.value))
 
 
+def test_a_chroma_behind_a_password_never_shows_it_when_writing_fails(
+    chroma_child: ChromaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = chroma_child.url.replace("http://", f"http://kb:{PASSWORD}@")
+    _, store = open_chroma_server(url, "writing behind a password")
+    rows = random_rows(2)
+
+    def fail(_: object, **__: object) -> None:
+        raise RuntimeError(PASSWORD)
+
+    with closing(store):
+        writer = store.create("g1", [rows.space], None)
+        monkeypatch.setattr("chromadb.Collection.upsert", fail)
+        with pytest.raises(StoreError) as error:
+            writer.upsert(rows.space.name, rows.ids, rows.vectors)
+        monkeypatch.undo()
+        store.drop("g1")
+
+    assert_secret(error)
+
+
 def test_a_generation_whose_making_was_cut_short_can_be_dropped(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
