@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENT_ENVIRON
 from running_service import BIN, MODELS, ROOT, RunningService
 
 
@@ -34,9 +35,8 @@ def service(tmp_path_factory: pytest.TempPathFactory, shipped_kb: Path) -> Itera
     running = RunningService(
         folder,
         {
+            **PATIENT_ENVIRON,
             "TRACE_EXPORTER": "file",
-            "RERANK_BUDGET_MS": "20000",
-            "DEADLINE_MS": "8000",
             "RERANKER_MAX_INPUT": "8",
         },
     )

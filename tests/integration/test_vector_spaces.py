@@ -11,6 +11,7 @@ import pytest
 from deployments.engines.breaker import FAILURES_TO_OPEN
 from fakes_kb import Behaviour, FakeVoyage, voyage_error
 from kb.stores.factory import open_generations
+from patience import PATIENT
 from running_service import MODELS, ROOT
 from serve.local import build_pipeline
 from serve.pipeline import HybridPipeline
@@ -52,11 +53,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
                 "kb_home": tmp_path / "kb",
                 "embedder_models": ("voyage-3.5", "bge-small-en-v1.5"),
                 "voyage_base_url": url,
-                "leg_timeout_ms": 4000,  # Of which the vendor gets a tenth.
+                **PATIENT,
                 "embedder_timeout_ms": 400,
-                "deadline_ms": 8000,
                 "reranker_max_input": 1,
-                "rerank_budget_ms": 2000,
             },
             environ={"MODEL_HOME": str(MODELS)},
         )

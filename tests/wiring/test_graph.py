@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
 from fakes_kb import write_card
+from patience import PATIENT
 from serve.app import build_app
 from serve.config_check import DEPLOYMENTS
 from serve.settings import Settings
@@ -33,6 +34,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "model_home": tmp_path / "no-models",
         "embedder_models": ("bge-small-en-v1.5",),
         "generation_poll_s": 60,  # Local testing mode never ends the watch.
+        **PATIENT,
     }
 
 
