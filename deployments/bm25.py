@@ -5,6 +5,7 @@ from __future__ import annotations
 from deployments.engines.bm25 import Bm25Engine
 from deployments.engines.generation_cache import GenerationCache
 from deployments.failures import failure_as_value, refuse_when_late
+from kb.analysis.lexical import LexicalConfig
 from kb.stores.factory import StoreConfig, open_generations
 from kb.types import LegQuery, Ranking
 
@@ -12,7 +13,8 @@ from kb.types import LegQuery, Ranking
 class Bm25Retriever:
     """Build an index from each generation's rows and search it."""
 
-    def __init__(self, config: StoreConfig) -> None:
+    def __init__(self, config: StoreConfig, lexical: LexicalConfig | None = None) -> None:
+        self._lexical = lexical
         self._generations = open_generations(config)
         self._cache = GenerationCache("bm25", self._generations, self._build)
         self._cache.load_served()
@@ -33,4 +35,5 @@ class Bm25Retriever:
         return f"{engine.rows} sub-chunks of {generation}"
 
     def _build(self, generation: str) -> Bm25Engine:
-        return Bm25Engine(self._generations.load(generation).chunks, generation)
+        chunks = self._generations.load(generation).chunks
+        return Bm25Engine(chunks, generation, self._lexical)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from deployments.engines.dense import DenseEngine, EmbedderPool
 from deployments.engines.generation_cache import GenerationCache
 from deployments.failures import failure_as_value, refuse_when_late
+from kb.analysis.lexical import LexicalConfig
 from kb.embedders.factory import EmbedderConfig, embedder_of
 from kb.stores.factory import StoreConfig, open_generations
 from kb.types import LegQuery, QueryVector, Ranking
@@ -18,7 +19,10 @@ class DenseRetriever:
     Without an embedder the replica still starts, and every search says why it cannot answer.
     """
 
-    def __init__(self, store: StoreConfig, config: EmbedderConfig) -> None:
+    def __init__(
+        self, store: StoreConfig, config: EmbedderConfig, lexical: LexicalConfig | None = None
+    ) -> None:
+        self._lexical = lexical or LexicalConfig()
         self._generations = open_generations(store)
         self._embedders = EmbedderPool(lambda fingerprint: embedder_of(fingerprint, config))
         self._cache = GenerationCache("dense", self._generations, self._build)
@@ -46,7 +50,8 @@ class DenseRetriever:
     def _build(self, generation: str) -> DenseEngine:
         loaded = self._generations.load(generation)
         reader = self._generations.open_vectors(loaded.manifest)
-        engine = DenseEngine(loaded, reader, self._embedders)
+        names = self._lexical.expansions(loaded.chunks)
+        engine = DenseEngine(loaded, reader, self._embedders, names)
         if engine.exact:
             reader.close()
         return engine

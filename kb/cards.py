@@ -18,12 +18,14 @@ from kb.strict_yaml import FastLoader, YamlProblem, load_yaml
 from kb.types import Card, Category, Locale, Section, Source
 
 MAX_CARD_BYTES = 64 * 1024
+MAX_TURNS = 30
 LOCALES: tuple[Locale, ...] = get_args(Locale)
 
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<rest>.*)")
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*)")
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
+_Turn = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 _Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=80)]
 _Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=500)]
 
@@ -47,6 +49,7 @@ class _CardMeta(_Strict):
     drugs: list[_Text]
     sources: Annotated[list[_SourceMeta], Field(min_length=1)]
     reviewed: dt.date
+    asked_as: Annotated[list[_Turn], Field(max_length=MAX_TURNS)] = []
 
 
 def read_cards(folder: Path) -> list[Card]:
@@ -99,6 +102,7 @@ def read_card(path: Path) -> Card:
         sources=tuple(Source(s.name, s.url, s.licence, tuple(s.sections)) for s in meta.sources),
         reviewed=meta.reviewed.isoformat(),
         sections=sections,
+        asked_as=tuple(meta.asked_as),
     )
 
 

@@ -18,21 +18,24 @@ _PIECE = re.compile(r"\w+|[^\w\s]")
 _LONG_WORD = 6
 
 
-def split_cards(cards: Iterable[Card]) -> list[SubChunk]:
+def split_cards(cards: Iterable[Card], max_tokens: int = MAX_TOKENS) -> list[SubChunk]:
     """Cut cards into sub-chunks, by id ascending, as every reader gives them back."""
-    return sorted((c for card in cards for c in split_card(card)), key=lambda chunk: chunk.id)
+    chunks = (chunk for card in cards for chunk in split_card(card, max_tokens))
+    return sorted(chunks, key=lambda chunk: chunk.id)
 
 
-def split_card(card: Card) -> list[SubChunk]:
-    """Cut a card into sub-chunks of whole sentences; joined, they hold the whole body.
+def split_card(card: Card, max_tokens: int = MAX_TOKENS) -> list[SubChunk]:
+    """Cut a card into sub-chunks of whole sentences, and one for each turn that it answers.
+
+    Joined, those that are shown hold the whole body.
 
     A section is never mixed with the next. A single sentence that is too long is cut between
     words.
     """
     chunks: list[SubChunk] = []
     for section in card.sections:
-        room = MAX_TOKENS - estimate_tokens(f"{card.title} - {section.heading}: ")
-        for text in _pack(section.text, max(room, MAX_TOKENS // 4)):
+        room = max_tokens - estimate_tokens(f"{card.title} - {section.heading}: ")
+        for text in _pack(section.text, max(room, max_tokens // 4)):
             ordinal = len(chunks) + 1
             chunks.append(
                 SubChunk(
@@ -53,7 +56,25 @@ def split_card(card: Card) -> list[SubChunk]:
                     or card.sources,
                 )
             )
-    return chunks
+    # A card without text has nothing to show for a turn.
+    return [*chunks, *_turns(card, len(chunks))] if chunks else []
+
+
+def _turns(card: Card, after: int) -> Iterator[SubChunk]:
+    for number, turn in enumerate(card.asked_as, 1):
+        yield SubChunk(
+            id=f"{card.id}:{card.locale}:asked-{number}",
+            card_id=card.id,
+            locale=card.locale,
+            ordinal=after + number,
+            title=card.title,
+            category=card.category,
+            section="",
+            text=turn,
+            drugs=card.drugs,
+            sources=card.sources,
+            shown=False,
+        )
 
 
 def estimate_tokens(text: str) -> int:

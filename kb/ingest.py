@@ -63,7 +63,19 @@ def ingest(
     """
     cards = read_cards(cards_folder)
     canaries = read_canaries(cards_folder, {card.id for card in cards})
-    draft = _draft(split_cards(cards), embedders)
+    return ingest_chunks(split_cards(cards), generations, embedders, canaries, progress, keep)
+
+
+def ingest_chunks(  # noqa: PLR0913, PLR0917  # What `ingest` is given, with rows for a folder.
+    chunks: list[SubChunk],
+    generations: Generations,
+    embedders: Sequence[Embedder],
+    canaries: Sequence[Canary] = (),
+    progress: Progress | None = None,
+    keep: int = KEPT,
+) -> IngestReport:
+    """Build, check and publish a generation of sub-chunks, ordered by id. Raises as `ingest`."""
+    draft = _draft(chunks, embedders)
     with generations.lock():
         generations.discard_unfinished()
         base = _open_base(generations)

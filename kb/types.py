@@ -55,11 +55,13 @@ class Card:
     sources: tuple[Source, ...]
     reviewed: str
     sections: tuple[Section, ...]
+    asked_as: tuple[str, ...] = ()
+    """Turns that this card answers, in users' words: it is found by them; nobody is shown them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubChunk:
-    """What is indexed: a few sentences of one section of one card."""
+    """What is indexed: a few sentences of one section of one card, or a turn that it answers."""
 
     id: str
     card_id: str
@@ -71,12 +73,16 @@ class SubChunk:
     text: str
     drugs: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
+    shown: bool = True
+    """False for a turn: it finds the card, and another sub-chunk is the passage."""
 
     @property
     def passage(self) -> str:
-        """The text given to a model: title and section first, then the sentences."""
-        heading = f"{self.title} - {self.section}" if self.section else self.title
-        return f"{heading}: {self.text}"
+        """The text given to a model: title and section first, then the sentences; or the turn."""
+        if not self.shown:
+            return self.text
+        heading = " - ".join(filter(None, (self.title, self.section)))
+        return f"{heading}: {self.text}" if heading else self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,4 +37,7 @@ def _evidence(candidate: Candidate) -> Evidence:
         dense=dense,
         fused_score=candidate.fused_score,
         rerank_score=candidate.rerank_score,
+        relevance=candidate.relevance,
+        calibrated=candidate.relevance is not None,
+        asked_as=candidate.asked_as,
     )

@@ -20,11 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kb.types import SubChunk
+from serve.analysis import TextAnalysis
 from serve.generation_switch import GenerationSwitch
 from serve.languages import DEFAULT_LOCALE, match_locale
 from serve.limits import BodyLimit
 from serve.pipeline import HybridPipeline
 from serve.schemas import (
+    AnalyzeRequest,
+    AnalyzeResponse,
     CardBody,
     Ping,
     Problem,
@@ -119,6 +122,16 @@ def _add_retrieval(api: FastAPI, backend: Backend) -> None:
             if token is not None:
                 otel_context.detach(token)
 
+    analysis = TextAnalysis()
+
+    @api.get("/v1/analyze", responses={422: {"model": Problem}})
+    async def analyze(asked: Annotated[AnalyzeRequest, Query()]) -> AnalyzeResponse:
+        """Give the tokens that the lexical leg makes of a text."""
+        config = backend.settings().lexical_config()
+        generation = backend.pipeline.generation
+        # In a thread: what a query's drug names are looked up in is gathered at the first call.
+        return await asyncio.to_thread(analysis, asked, config, generation)
+
     @api.get("/v1/cards/{card_id}", responses={404: {"model": Problem}})
     async def card(
         card_id: Annotated[str, Path(max_length=80)],
@@ -126,7 +139,7 @@ def _add_retrieval(api: FastAPI, backend: Backend) -> None:
     ) -> CardBody:
         """Give a whole card, in the locale asked for or else in the one it has."""
         wanted = (match_locale(locale) if locale else None) or DEFAULT_LOCALE
-        chunks = [c for c in backend.pipeline.generation.chunks if c.card_id == card_id]
+        chunks = [c for c in backend.pipeline.generation.chunks if c.card_id == card_id and c.shown]
         if not chunks:
             raise HTTPException(404, "no card has this id")
         locales = {chunk.locale for chunk in chunks}

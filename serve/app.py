@@ -27,8 +27,10 @@ def build_app(args: Settings) -> Application:
     """
     settings = load_settings(args.model_dump(exclude_unset=True))
     ensure_generation(settings, Bar())
-    bm25 = _deployment(Bm25Retriever).bind(settings.store_config())
-    dense = _deployment(DenseRetriever).bind(settings.store_config(), settings.embedder_config())
+    bm25 = _deployment(Bm25Retriever).bind(settings.store_config(), settings.lexical_config())
+    dense = _deployment(DenseRetriever).bind(
+        settings.store_config(), settings.embedder_config(), settings.lexical_config()
+    )
     reranker = _deployment(Reranker).bind(
         ModelStore(settings.model_home), settings.reranker_models, settings.model_threads
     )

@@ -22,6 +22,9 @@ class Candidate:
     bm25_score: float | None = None
     similarity: float | None = None
     rerank_score: float | None = None
+    relevance: float | None = None
+    asked_as: str | None = None
+    """The turn that found the card, where another sub-chunk is shown."""
 
     def score(self) -> tuple[float, ScoreKind]:
         """Give the score of the last stage that scored it, and which kind that is.

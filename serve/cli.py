@@ -23,6 +23,7 @@ from kb.embedders.factory import ids_at_hand
 from kb.errors import InputError, SettingsError, WorkError
 from kb.models import ModelStore, catalogue, find_spec
 from kb.stores.factory import open_generations
+from serve.cli_analyze import add_analyze_command
 from serve.cli_common import common_flags, load_cli_settings
 from serve.cli_generations import add_generations_command
 from serve.progress_bar import Bar
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("--explain", action="store_true", help="add every stage's evidence")
     search.add_argument("--json", action="store_true", help="print the wire answer")
     search.set_defaults(run=_search)
+
+    add_analyze_command(commands, common)
 
     models = commands.add_parser("models", help="the model store")
     actions = models.add_subparsers(required=True, metavar="ACTION")

@@ -17,6 +17,7 @@ from kb.errors import StageUnavailable
 from kb.stores.factory import open_generations
 from serve.adapters import DenseAdapter, LexicalAdapter, RerankAdapter
 from serve.api import Backend, create_api
+from serve.calibration import load_calibration
 from serve.generation_switch import GenerationSwitch
 from serve.pipeline import HybridPipeline
 from serve.schemas import RetrieveRequest
@@ -132,7 +133,10 @@ class Ingress:
             DenseAdapter(HandleCaller("dense", dense)),
             RerankAdapter(HandleCaller("rerank", reranker)),
         )
-        self._pipeline = HybridPipeline(stages, loaded, Telemetry(RayMetrics()))
+        calibration = load_calibration(settings.calibration_file)
+        self._pipeline = HybridPipeline(
+            stages, loaded, Telemetry(RayMetrics()), calibration=calibration
+        )
         self._pipeline.warm_up()
         self._switch = GenerationSwitch(generations, self._pipeline, settings.generation_poll_s)
 

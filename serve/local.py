@@ -10,6 +10,7 @@ from kb.generations import LoadedGeneration
 from kb.models import ModelStore
 from kb.stores.factory import open_generations
 from serve.adapters import DenseAdapter, LexicalAdapter, LocalCaller, RerankAdapter
+from serve.calibration import load_calibration
 from serve.knowledge import ensure_generation
 from serve.pipeline import HybridPipeline
 from serve.settings import Settings
@@ -25,8 +26,17 @@ def build_pipeline(settings: Settings) -> HybridPipeline:
         WorkError: the generation cannot be made or read.
     """
     ensure_generation(settings)
-    bm25 = Bm25Retriever(settings.store_config())
-    dense = DenseRetriever(settings.store_config(), settings.embedder_config())
+    calibration = load_calibration(settings.calibration_file)
+    stages, loaded = build_stages(settings)
+    return HybridPipeline(stages, loaded, Telemetry(NoMetrics()), calibration=calibration)
+
+
+def build_stages(settings: Settings) -> tuple[Stages, LoadedGeneration]:
+    """Make the stages, and load the published generation. Raises WorkError when none can be."""
+    bm25 = Bm25Retriever(settings.store_config(), settings.lexical_config())
+    dense = DenseRetriever(
+        settings.store_config(), settings.embedder_config(), settings.lexical_config()
+    )
     reranker = Reranker(
         ModelStore(settings.model_home), settings.reranker_models, settings.model_threads
     )
@@ -44,4 +54,4 @@ def build_pipeline(settings: Settings) -> HybridPipeline:
         DenseAdapter(LocalCaller(dense)),
         RerankAdapter(LocalCaller(reranker)),
     )
-    return HybridPipeline(stages, loaded, Telemetry(NoMetrics()))
+    return stages, loaded

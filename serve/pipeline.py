@@ -14,10 +14,12 @@ from kb.errors import StageUnavailable
 from kb.generations import LoadedGeneration
 from kb.types import Filters, LegQuery, Locale, Ranking, RerankScores, SubChunk
 from serve.answers import hit_body
+from serve.blending import blend, window_of
+from serve.calibration import Calibration
 from serve.candidates import Candidate
-from serve.fusion import FIRST_RANK, reciprocal_rank_fusion
+from serve.fusion import FIRST_RANK, fuse
 from serve.languages import detect_locale, language_of, match_locale
-from serve.parents import collapse_to_cards
+from serve.parents import Leads, best_texts, collapse_to_cards, leads_of, text_of
 from serve.schemas import (
     Degradation,
     HybridPath,
@@ -43,10 +45,13 @@ WARN_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A generation and its sub-chunks by id."""
+    """A generation, its sub-chunks by id, and the first of each card."""
 
     generation: LoadedGeneration
     chunks: Mapping[str, SubChunk]
+    leads: Leads
+    embedder_of: Mapping[str, str]
+    """Embedder by the name of its space."""
 
     @property
     def id(self) -> str:
@@ -91,8 +96,10 @@ class HybridPipeline:
         generation: LoadedGeneration,
         telemetry: Telemetry,
         clock: Callable[[], float] = time.time,
+        calibration: Calibration | None = None,
     ) -> None:
         self.stages = stages
+        self._calibration = calibration
         self.switch(generation)
         self._telemetry = telemetry
         self._clock = clock
@@ -110,7 +117,10 @@ class HybridPipeline:
 
     def switch(self, generation: LoadedGeneration) -> None:
         """Answer from another generation from the next request on."""
-        self._served = _Served(generation, {chunk.id: chunk for chunk in generation.chunks})
+        chunks = {chunk.id: chunk for chunk in generation.chunks}
+        spaces = generation.manifest.spaces
+        embedders = {space.name: space.fingerprint.embedder_id for space in spaces}
+        self._served = _Served(generation, chunks, leads_of(generation.chunks), embedders)
 
     def warm_up(self) -> None:
         """Load what the first request would else wait for."""
@@ -135,7 +145,9 @@ class HybridPipeline:
             if bm25 is not None and dense is not None:
                 candidates, rerank = await self._compare(request, candidates, dense)
             with self._telemetry.stage("parents", request.timings_ms):
-                hits, dropped = _cut(candidates, request)
+                hits, dropped = _cut(candidates, request, _floor(request, dense))
+            if body.explain:
+                hits = self._with_relevance(hits, dense, rerank)
             reranked = rerank is not None and rerank.scored > 0
             path = decide_path(bm25, dense, reranked=reranked, found=bool(hits))
             request.timings_ms["total"] = round((time.perf_counter() - started) * 1000, 2)
@@ -257,9 +269,10 @@ class HybridPipeline:
                     for rank, hit in enumerate(only.hits if only else (), FIRST_RANK)
                 ]
             settings = request.settings
-            fused = reciprocal_rank_fusion(
-                {"bm25": list(bm25_scores), "dense": list(similarities)},
+            fused = fuse(
+                {"bm25": bm25.hits, "dense": dense.hits},
                 {"bm25": settings.bm25_weight, "dense": settings.dense_weight},
+                settings.fusion,
                 settings.rrf_k,
             )
             return [
@@ -277,9 +290,11 @@ class HybridPipeline:
         self, request: _Request, candidates: list[Candidate], dense: Ranking
     ) -> tuple[list[Candidate], RerankBody | None]:
         """Rerank, and meanwhile compare what only the lexical leg found with the query's vector."""
-        window = candidates[: request.settings.reranker_max_input]
+        window = window_of(candidates, request.settings.reranker_max_input)
+        texts, leads = best_texts(candidates), request.served.leads
+        passages = [text_of(candidate.chunk, texts, leads).passage for candidate in window]
         scores, similarities = await asyncio.gather(
-            self._rerank(request, window), self._missing_similarities(request, candidates, dense)
+            self._rerank(request, passages), self._missing_similarities(request, candidates, dense)
         )
         candidates = [
             replace(c, similarity=similarities[c.chunk.id]) if c.chunk.id in similarities else c
@@ -287,17 +302,19 @@ class HybridPipeline:
         ]
         if scores is None:
             return candidates, None
+        score_of = {c.chunk.id: s for c, s in zip(window, scores.scores, strict=False)}
         scored = [
-            replace(candidate, rerank_score=score)
-            for candidate, score in zip(candidates, scores.scores, strict=False)
+            replace(c, rerank_score=score_of[c.chunk.id])
+            for c in candidates
+            if c.chunk.id in score_of
         ]
-        scored.sort(key=lambda c: (-(c.rerank_score or 0.0), c.chunk.id))
+        rest = [c for c in candidates if c.chunk.id not in score_of]
         body = RerankBody(model=scores.model_id, window=len(window), scored=len(scored))
-        return scored + candidates[len(scored) :], body
+        return blend(scored, request.settings.rerank_weight) + rest, body
 
-    async def _rerank(self, request: _Request, window: Sequence[Candidate]) -> RerankScores | None:
-        """Score the window; None, and the reason noted, when there is not one score to use."""
-        if not (window and request.settings.rerank_enabled and request.body.rerank):
+    async def _rerank(self, request: _Request, passages: Sequence[str]) -> RerankScores | None:
+        """Score passages; None, and the reason noted, when there is not one score to use."""
+        if not (passages and request.settings.rerank_enabled and request.body.rerank):
             return None
         with self._telemetry.stage("rerank", request.timings_ms):
             until = min(
@@ -309,7 +326,7 @@ class HybridPipeline:
                 "rerank",
                 lambda: self.stages.reranker.rerank(
                     request.body.query,
-                    [candidate.chunk.passage for candidate in window],
+                    passages,
                     language_of(request.locale),
                     until - _RETURN_MS / 1000,
                 ),
@@ -317,10 +334,20 @@ class HybridPipeline:
             )
         if scores is None:
             return None
-        if problem := _broken(scores, len(window)):
+        if problem := _broken(scores, len(passages)):
             self._degrade(request, StageUnavailable("rerank", problem))
             return None
         return scores
+
+    def _with_relevance(
+        self, hits: Sequence[Candidate], dense: Ranking | None, rerank: RerankBody | None
+    ) -> list[Candidate]:
+        if self._calibration is None:
+            return list(hits)
+        space = dense.query_vector.space if dense and dense.query_vector else None
+        model = rerank.model if rerank else None
+        relevance = self._calibration.relevance
+        return [replace(hit, relevance=relevance(hit, space, model)) for hit in hits]
 
     async def _missing_similarities(
         self, request: _Request, candidates: Sequence[Candidate], dense: Ranking
@@ -394,12 +421,23 @@ def _locale_of(body: RetrieveRequest) -> Locale:
     return named or detect_locale(body.query)
 
 
-def _cut(candidates: list[Candidate], request: _Request) -> tuple[list[Candidate], int]:
-    """Collapse to cards, then ``top_k``, then ``min_similarity``; tell how many it dropped."""
-    cards = collapse_to_cards(candidates, request.locale)[: request.body.top_k]
-    floor = request.body.min_similarity
-    if floor is None:
-        floor = request.settings.min_similarity
+def _floor(request: _Request, dense: Ranking | None) -> float | None:
+    """Find the similarity to ask of a hit: the request's, the setting, or the embedder's own."""
+    for floor in (request.body.min_similarity, request.settings.min_similarity):
+        if floor is not None:
+            return floor
+    if dense is None or dense.query_vector is None:
+        return None
+    embedder = request.served.embedder_of.get(dense.query_vector.space, "")
+    return request.settings.min_similarity_by_embedder.get(embedder)
+
+
+def _cut(
+    candidates: list[Candidate], request: _Request, floor: float | None
+) -> tuple[list[Candidate], int]:
+    """Collapse to cards, then ``top_k``, then the floor; tell how many that dropped."""
+    cards = collapse_to_cards(candidates, request.locale, request.served.leads)
+    cards = cards[: request.body.top_k]
     if floor is None:
         return cards, 0
     # A similarity that could not be known is no reason to drop a hit.

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints
 from pydantic.functional_validators import AfterValidator
 
+from kb.analysis.lexical import AnalyzerName
 from kb.types import Category, Locale
 from serve.candidates import ScoreKind
 
@@ -87,6 +88,13 @@ class Evidence(_Strict):
     dense: DenseEvidence | None
     fused_score: float | None
     rerank_score: float | None
+    relevance: float | None = Field(
+        description="Probability that the card helps, as fitted on judged queries; null without."
+    )
+    calibrated: bool = Field(description="Whether a fitted curve fits this hit's evidence.")
+    asked_as: str | None = Field(
+        description="The card's own example of a turn that found it; null if its text did."
+    )
 
 
 class HitBody(_Strict):
@@ -133,6 +141,24 @@ class RetrieveResponse(_Strict):
     rerank: RerankBody | None
     timings_ms: dict[str, float]
     request_id: str
+
+
+class AnalyzeRequest(_Strict):
+    """Ask which tokens the lexical leg makes of a text."""
+
+    text: Query = Field(examples=["warfarin 2.5mg"])
+    locale: Annotated[str, StringConstraints(max_length=35)] | None = Field(
+        None, description="BCP 47 tag; detected when absent."
+    )
+
+
+class AnalyzeResponse(_Strict):
+    """The tokens of a text."""
+
+    locale: Locale
+    analyzer: AnalyzerName
+    tokens: list[str] = Field(description="In the order of the text.")
+    added: list[str] = Field(description="By expansion with drug names; empty when it is off.")
 
 
 class SectionBody(_Strict):

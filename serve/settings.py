@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from kb.analysis.lexical import AnalyzerName, LexicalConfig
 from kb.embedders.factory import EmbedderConfig, names
 from kb.errors import SettingsError
 from kb.models import ModelStore, catalogue
 from kb.stores.factory import StoreConfig, StoreKind
+from serve.fusion import FusionMethod
 
 
 def _split_commas(value: object) -> object:
@@ -24,6 +26,13 @@ def _split_commas(value: object) -> object:
 
 def _none_word(value: object) -> object:
     return None if isinstance(value, str) and value.lower() in {"", "none", "null"} else value
+
+
+def _split_pairs(value: object) -> object:
+    """Read ``name=0.5,other=0.8``, as the environment and flags write a mapping."""
+    if not isinstance(value, str):
+        return value
+    return dict(pair.rpartition("=")[::2] for pair in value.split(",") if pair)
 
 
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
@@ -74,12 +83,27 @@ class Settings(BaseModel):
     )
     model_threads: int = Field(1, ge=1, le=64, description="Threads of one model replica.")
 
+    # The lexical index
+    analyzer: AnalyzerName = Field(
+        "product", description="How texts become tokens; published: as BM25 baselines do."
+    )
+    bm25_k1: float = Field(1.5, gt=0, le=10, description="How soon repeated words stop to count.")
+    bm25_b: float = Field(0.75, ge=0, le=1, description="How much length is held against a text.")
+    bm25_stop_words: bool = Field(True, description="The product analyser drops function words.")
+    drug_name_expansion: bool = Field(
+        True, description="A query's drug names bring brand, generic and right spelling along."
+    )
+
     # The switch, and the stages
     retrieval_hybrid_enabled: bool = Field(True, description="False returns to dense only.")
     rerank_enabled: bool = Field(True, description="False ends with fusion.")
-    rrf_k: float = Field(60.0, gt=0, le=1000, description="The constant of rank fusion.")
-    bm25_weight: float = Field(1.0, ge=0, le=100, description="The lexical leg's weight.")
+    fusion: FusionMethod = Field("rrf", description="How the legs' rankings are merged.")
+    rrf_k: float = Field(10.0, gt=0, le=1000, description="The constant of rank fusion.")
+    bm25_weight: float = Field(0.5, ge=0, le=100, description="The lexical leg's weight.")
     dense_weight: float = Field(1.0, ge=0, le=100, description="The dense leg's weight.")
+    rerank_weight: float = Field(
+        0.7, ge=0, le=1, description="The reranker's share of the order; the rest is fusion's."
+    )
     candidate_multiplier: int = Field(
         50,
         ge=1,
@@ -88,9 +112,20 @@ class Settings(BaseModel):
         "alike, so that the answer for 3 begins the answer for 10.",
     )
     candidate_max: int = Field(50, ge=1, le=1000, description="Hits asked of a leg at most.")
-    reranker_max_input: int = Field(20, ge=0, le=200, description="Candidates reranked at most.")
+    reranker_max_input: int = Field(10, ge=0, le=200, description="Candidates reranked at most.")
     min_similarity: Annotated[float | None, BeforeValidator(_none_word)] = Field(
         None, ge=-1, le=1, description="Cosine below which a hit is dropped; ships off."
+    )
+
+    min_similarity_by_embedder: Annotated[
+        dict[str, Annotated[float, Field(ge=-1, le=1)]], BeforeValidator(_split_pairs)
+    ] = Field(
+        default={},
+        description="The same for the embedder that answers, where min_similarity is not set.",
+    )
+    calibration_file: Path = Field(
+        default_factory=lambda: Path(str(resources.files("serve"))) / "calibration.json",
+        description="Curves that turn scores into a probability of relevance, for `explain`.",
     )
 
     # Time
@@ -109,7 +144,7 @@ class Settings(BaseModel):
 
     def resolved(self) -> Settings:
         """Make every place absolute, since replicas may run in another directory."""
-        places = ("kb_cards", "kb_home", "model_home", "trace_file")
+        places = ("kb_cards", "kb_home", "model_home", "trace_file", "calibration_file")
         return self.model_copy(update={name: getattr(self, name).absolute() for name in places})
 
     def public(self) -> dict[str, Any]:
@@ -129,6 +164,16 @@ class Settings(BaseModel):
             threads=self.model_threads,
         )
 
+    def lexical_config(self) -> LexicalConfig:
+        """Say how the lexical leg reads and scores."""
+        return LexicalConfig(
+            analyzer=self.analyzer,
+            k1=self.bm25_k1,
+            b=self.bm25_b,
+            stop_words=self.bm25_stop_words,
+            drug_names=self.drug_name_expansion,
+        )
+
     def store_config(self) -> StoreConfig:
         """Say where the generations lie."""
         return StoreConfig(self.kb_home, self.kb_store, self.kb_namespace)
@@ -139,12 +184,15 @@ LIVE_SETTINGS = frozenset(
         "retrieval_hybrid_enabled",
         "rerank_enabled",
         "rrf_k",
+        "fusion",
         "bm25_weight",
         "dense_weight",
+        "rerank_weight",
         "candidate_multiplier",
         "candidate_max",
         "reranker_max_input",
         "min_similarity",
+        "min_similarity_by_embedder",
         "deadline_ms",
         "leg_timeout_ms",
         "rerank_budget_ms",
@@ -188,7 +236,7 @@ def _validate(values: Mapping[str, Any]) -> Settings:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(f"unknown setting {name!r}{hint}") from None
         raise SettingsError(f"setting {name!r}: {first['msg']}") from None
-    for setting in ("embedder_models", "reranker_models"):
+    for setting in ("embedder_models", "reranker_models", "min_similarity_by_embedder"):
         for model_id in names(getattr(settings, setting)):
             if model_id not in catalogue():
                 known = ", ".join(catalogue())

@@ -302,9 +302,13 @@ class Spans:
         return span
 
 
+CANONICAL: dict[str, Any] = {"rrf_k": 60, "bm25_weight": 1, "rerank_weight": 1}
+"""Fusion as in its paper, and the reranker's order alone: figures that are worked out by hand."""
+
+
 def make_settings(**values: Any) -> Settings:
     """Make settings whose stages are given up on soon, since fakes answer at once or never."""
-    return Settings(**{"leg_timeout_ms": 20, "rerank_budget_ms": 20, **values})
+    return Settings(**{"leg_timeout_ms": 20, "rerank_budget_ms": 20, **CANONICAL, **values})
 
 
 CHUNKS = tuple(

@@ -9,7 +9,7 @@ from itertools import chain
 from rank_bm25 import BM25Okapi
 
 from deployments.engines.selection import select_hits
-from kb.analysis.analyzer import analyze
+from kb.analysis.lexical import LexicalConfig
 from kb.errors import StageUnavailable
 from kb.types import Hit, LegQuery, Ranking, SubChunk
 from kb.views import LOCALES, view_of
@@ -18,7 +18,10 @@ from kb.views import LOCALES, view_of
 class Bm25Engine:
     """An index a locale, built from rows and never stored, so that the legs cannot drift apart."""
 
-    def __init__(self, chunks: Sequence[SubChunk], generation: str) -> None:
+    def __init__(
+        self, chunks: Sequence[SubChunk], generation: str, config: LexicalConfig | None = None
+    ) -> None:
+        config = config or LexicalConfig()
         self._generation = generation
         self.rows = len(chunks)
         built: dict[frozenset[str], _Index] = {}
@@ -26,7 +29,7 @@ class Bm25Engine:
         for locale in LOCALES:
             view = view_of(chunks, locale)
             if view not in built:  # One language alone looks alike from all three.
-                built[view] = _Index([chunk for chunk in chunks if chunk.id in view])
+                built[view] = _Index([chunk for chunk in chunks if chunk.id in view], config)
             self._indexes[locale] = built[view]
 
     def search(self, query: LegQuery) -> Ranking:
@@ -48,13 +51,19 @@ class _Index:
     the epsilon floor is rank-bm25's).
     """
 
-    def __init__(self, chunks: Sequence[SubChunk]) -> None:
-        analysed = [(chunk, analyze(chunk.passage, chunk.locale)) for chunk in chunks]
+    def __init__(self, chunks: Sequence[SubChunk], config: LexicalConfig) -> None:
+        self._config = config
+        analysed = [(chunk, config.analyze(chunk.passage, chunk.locale)) for chunk in chunks]
         # A sub-chunk without tokens can never match, and a collection of such ones has no mean
         # length to divide by.
         indexed = [(chunk, tokens) for chunk, tokens in analysed if tokens]
         self._chunks = [chunk for chunk, _ in indexed]
-        self._bm25 = BM25Okapi([tokens for _, tokens in indexed]) if indexed else None
+        self._bm25 = (
+            BM25Okapi([tokens for _, tokens in indexed], k1=config.k1, b=config.b)
+            if indexed
+            else None
+        )
+        self._expansion = config.expansion(self._chunks)
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         for place, (_, tokens) in enumerate(indexed):
             for token in set(tokens):
@@ -64,7 +73,9 @@ class _Index:
         """Give the hits, and how many the filters kept out. Raises StageUnavailable."""
         if self._bm25 is None:
             raise StageUnavailable("bm25", "index_empty")
-        tokens = analyze(query.text, query.locale)
+        tokens = self._config.analyze(query.text, query.locale)
+        if self._expansion:
+            tokens += self._expansion.added(query.text, query.locale)
         places = set(chain.from_iterable(self._places.get(token, ()) for token in tokens))
         if not places:
             return (), 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from deployments.engines.breaker import Breaker
 from deployments.engines.space_index import SpaceIndex
 from kb.errors import ModelError, StageUnavailable
 from kb.generations import LoadedGeneration
 from kb.protocols import Embedder, VectorReader
-from kb.types import Fingerprint, LegQuery, QueryVector, Ranking, Vector, VectorSpace
+from kb.types import Fingerprint, LegQuery, Locale, QueryVector, Ranking, Vector, VectorSpace
 
 logger = logging.getLogger("ray.serve.adherence_retrieval")
 
@@ -78,6 +79,13 @@ class _ServedSpace:
         return f"{self.space.fingerprint}{problem}"
 
 
+class QueryRewriter(Protocol):
+    """Add to a query what an embedder may not know."""
+
+    def with_names(self, text: str, locale: Locale) -> str:
+        """Give the text to embed."""
+
+
 class DenseEngine:
     """Search one generation's vector spaces, each with the embedder that made it.
 
@@ -85,6 +93,7 @@ class DenseEngine:
         loaded: the generation.
         reader: its vectors.
         embedders: where embedders come from; a space without its own is passed over.
+        names: brings a drug's other names into a query, by locale; none leaves it as typed.
         clock: gives seconds since the epoch, as a query's deadline does.
     """
 
@@ -93,8 +102,10 @@ class DenseEngine:
         loaded: LoadedGeneration,
         reader: VectorReader,
         embedders: EmbedderPool,
+        names: Mapping[Locale, QueryRewriter] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._names = names or {}
         self._clock = clock
         self._generation = loaded.manifest.id
         self._spaces = [
@@ -115,6 +126,8 @@ class DenseEngine:
         """
         if not self._spaces:
             raise StageUnavailable("dense", "no_embedder", "the generation has no vectors")
+        rewriter = self._names.get(query.locale)
+        text = rewriter.with_names(query.text, query.locale) if rewriter else query.text
         failures: dict[str, StageUnavailable] = {}
         for served in self._spaces:
             if not served.space.covers(query.locale):
@@ -123,7 +136,7 @@ class DenseEngine:
                 failures.setdefault("time", StageUnavailable("dense", "timeout", "no time left"))
                 break
             try:
-                vector = _embed(served, query.text)
+                vector = _embed(served, text)
             except StageUnavailable as failure:
                 failures[served.space.fingerprint.embedder_id] = failure
                 continue

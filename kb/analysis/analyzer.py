@@ -5,123 +5,96 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
 import snowballstemmer
 
+from kb.analysis.amounts import (
+    AMOUNT,
+    DIGIT_CODE,
+    UNIT_NAMES,
+    amount_tokens,
+    digit_code_tokens,
+)
+from kb.analysis.forms import UNSPACED, one_form
 from kb.analysis.stop_words import STOP_WORDS
 from kb.types import Locale
 
 _SNOWBALL: dict[Locale, str] = {"en": "english", "es-419": "spanish", "pt-BR": "portuguese"}
 
-_UNITS = "mcg|µg|μg|ug|mg|kg|g|ml|dl|l|iu|meq|mmol|mm|cm|kcal|hours?|hrs?|h|min|days?|x|%"
 _TOKEN = re.compile(
-    # A number with a point or a comma stays whole whatever is glued to it; one without gives up a
-    # unit only (25mg), since digits and letters also make codes (2c9).
-    rf"(?<!\w)(?P<number>[.,]\d+(?:[.,]\d+)*|\d+(?:[.,]\d+)+|\d+(?=(?:{_UNITS})?(?!\w)))"
+    r"(?P<clock>(?<!\w)[ap]\.m\.)"
+    rf"|(?P<digit_code>{DIGIT_CODE})"
+    rf"|(?P<amount>{AMOUNT})"
     # A word or a code, kept whole across inner hyphens and apostrophes.
     r"|(?P<word>\w+(?:[-']\w+|\.\d+)*)"
     r"|(?P<sign>%)"
 )
-# Scripts written without spaces: kana and Han, Thai, Lao, Khmer, Burmese; with their vowel marks.
-_UNSPACED_CHARACTERS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-)
-_UNSPACED = re.compile(f"[{_UNSPACED_CHARACTERS}]+")
-_INVISIBLE = re.compile("[\u2120\u2122\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_LOOSE_MARKS = re.compile("[\u0300-\u036f]")
-_FRACTION = re.compile(r"(?<!\d)(\d*)([¼-¾⅐-⅞])")
-_SUPERSCRIPT = re.compile("[⁰¹²³⁴-⁹]+")
-_ALIKE = str.maketrans({"’": "'", "\u2010": "-", "\u2011": "-"})
-
-# 1,000 and 1.000: which of the two is a thousand is a matter of the locale. A group never follows a
-# nought: 0,125 is an eighth everywhere.
-_GROUPED_BY_COMMA = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
-_GROUPED_BY_POINT = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")
-_UNIT_NAMES = {"μg": "mcg", "µg": "mcg", "ug": "mcg"}
 # Endings that Portuguese is often typed without accents in, and that its stemmer knows only with.
 _PORTUGUESE_ENDINGS = {"cao": "ção", "coes": "ções", "encia": "ência", "encias": "ências"}
 
 _stemmers_in_use = threading.Lock()
 
 
-def analyze(text: str, locale: Locale) -> list[str]:
+def analyze(text: str, locale: Locale, *, stop_words: bool = True) -> list[str]:
     """Give the tokens of a text, in order.
 
-    Compatibility forms, case, accents (but not ``ñ``) and invisible characters are made equal;
-    numbers stay values, so that 2.5 is never 25; words are stemmed before accents are folded,
-    since the stemmer reads them; scripts without spaces become character pairs.
+    Compatibility forms, case, accents (but not ``ñ``) and invisible characters are made equal.
+    Words are stemmed before accents are folded, since the stemmer reads them; scripts without
+    spaces become character pairs.
+
+    Numbers stay values, so that 2.5 is never 25, and a unit is a token of its own, with a space
+    before it or without: ``2.5mg``, ``2,5 milligrams`` and ``2.50 mg`` are alike. ``1/2`` and ``½``
+    are 0.5, ``1 1/2`` is 1.5. A range is its two ends; ``120/80`` is found whole and by part;
+    ``1:1000`` and ``8:30`` whole; ``8am`` is 8 and a.m.; ``2x`` and ``x2`` are 2 and x. Codes are
+    found whole and by part, and without their hyphen too (``b-12``, ``b12``).
 
     >>> analyze("Take 2.5mg of Warfarin", "en")
     ['take', '2.5', 'mg', 'warfarin']
+
+    Args:
+        text: any text.
+        locale: says how words are stemmed and numbers are written.
+        stop_words: drop function words.
     """
-    tokens: list[str] = []
-    for match in _TOKEN.finditer(_one_form(text)):
-        if number := match["number"]:
-            tokens.append(_number(number, locale))
-        elif match["sign"]:
-            tokens.append(match["sign"])
+    dropped = STOP_WORDS[locale] if stop_words else frozenset[str]()
+    return list(_tokens(one_form(text), locale, dropped))
+
+
+def _tokens(text: str, locale: Locale, dropped: frozenset[str]) -> Iterator[str]:
+    for match in _TOKEN.finditer(text):
+        if amount := match["amount"]:
+            yield from amount_tokens(amount, locale)
+        elif code := match["digit_code"]:
+            yield from digit_code_tokens(code)
+        elif word := match["word"]:
+            yield from _word(word, locale, dropped)
         else:
-            tokens.extend(_word(match["word"], locale))
-    return tokens
+            yield match[0]
 
 
-def _one_form(text: str) -> str:
-    """Write what means the same with the same characters."""
-    text = _FRACTION.sub(_decimal_of_fraction, _INVISIBLE.sub("", text))
-    text = _SUPERSCRIPT.sub(lambda match: f" {match[0]}", text)  # 10⁹ is not 109.
-    text = unicodedata.normalize("NFKC", text).casefold()
-    # Case folding can leave the composed form: compose again, or marks would split words.
-    text = unicodedata.normalize("NFKC", text).translate(_ALIKE)
-    return _LOOSE_MARKS.sub("", text)
-
-
-def _decimal_of_fraction(match: re.Match[str]) -> str:
-    """Write ``2½`` as 2.5, which the compatibility form would make 21 and 2."""
-    whole, fraction = match.groups()
-    return (whole or "0") + f"{unicodedata.numeric(fraction):.4f}".removeprefix("0")
-
-
-def _number(digits: str, locale: Locale) -> str:
-    """Write a number one way: ``1,000`` is 1000, ``2,5`` and ``2.50`` are 2.5, ``.5`` is 0.5.
-
-    What is no plain number (``14.2.1.0``) is a code and stays as it is.
-    """
-    if locale == "pt-BR" and _GROUPED_BY_POINT.fullmatch(digits):
-        digits = digits.replace(".", "").replace(",", ".")
-    elif locale != "pt-BR" and _GROUPED_BY_COMMA.fullmatch(digits):
-        digits = digits.replace(",", "")
-    digits = digits.replace(",", ".")
-    if digits.count(".") > 1:
-        return digits
-    whole, _, fraction = digits.partition(".")
-    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
-    return f"{whole}.{fraction}" if fraction else whole
-
-
-def _word(word: str, locale: Locale) -> list[str]:
-    if word in STOP_WORDS[locale]:
-        return []
-    if _UNSPACED.search(word):
-        return _character_pairs(word)
-    whole = _normal_form(_UNIT_NAMES.get(word, word), locale)
+def _word(word: str, locale: Locale, dropped: frozenset[str]) -> Iterator[str]:
+    if word in dropped:
+        return
+    if UNSPACED.match(word):
+        yield from _character_pairs(word)
+        return
+    yield _normal_form(UNIT_NAMES.get(word, word), locale)
     if "-" not in word:
-        return [whole]
-    # A hyphenated code is findable whole and by part.
-    parts = (part for part in word.split("-") if part not in STOP_WORDS[locale])
-    return [whole, *(_normal_form(part, locale) for part in parts)]
+        return
+    # A hyphenated code is findable whole, by part, and (covid-19) without its hyphen.
+    if not word[0].isdigit() and any(map(str.isdigit, word)):
+        yield _normal_form(word.replace("-", ""), locale)
+    for part in word.split("-"):
+        if part[0].isdigit():
+            yield from _tokens(part, locale, dropped)
+        elif part not in dropped:
+            yield _normal_form(UNIT_NAMES.get(part, part), locale)
 
 
-def _character_pairs(word: str) -> list[str]:
-    tokens: list[str] = []
-    end = 0
-    for run in _UNSPACED.finditer(word):
-        tokens.extend(filter(None, (word[end : run.start()],)))
-        text = run.group()
-        tokens.extend(text[i : i + 2] for i in range(max(1, len(text) - 1)))
-        end = run.end()
-    tokens.extend(filter(None, (word[end:],)))
-    return tokens
+def _character_pairs(text: str) -> Iterator[str]:
+    return (text[i : i + 2] for i in range(max(1, len(text) - 1)))
 
 
 @lru_cache(maxsize=50_000)

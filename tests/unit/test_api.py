@@ -99,7 +99,15 @@ async def test_the_answer_has_the_contracts_keys() -> None:
             "sources",
             "evidence",
         }
-        assert set(hit["evidence"]) == {"bm25", "dense", "fused_score", "rerank_score"}
+        assert set(hit["evidence"]) == {
+            "bm25",
+            "dense",
+            "fused_score",
+            "rerank_score",
+            "relevance",
+            "calibrated",
+            "asked_as",
+        }
         assert [set(source) for source in hit["sources"]] == [{"name", "url", "licence"}]
     of_b = next(hit for hit in answer["hits"] if hit["card_id"] == "b")
     assert set(of_b["evidence"]["bm25"]) == {"rank", "score"}
@@ -556,6 +564,72 @@ async def test_a_card_that_is_not_there_is_a_404_that_does_not_repeat_its_id(car
 
 async def test_an_id_of_endless_length_is_refused() -> None:
     problem_of(await get("/v1/cards/" + "a" * 10_000), 404, 422)
+
+
+# Analysis
+
+
+async def analyze(**parameters: str) -> httpx.Response:
+    async with make_client(World()) as client:
+        return await client.get("/v1/analyze", params=parameters)
+
+
+async def test_the_tokens_of_a_text_are_given_with_locale_and_analyser() -> None:
+    response = await analyze(text="Take 2.5mg & ½ tablet\x00", locale="en-US")
+
+    assert response.status_code == 200
+    assert response.json() == {
+        "locale": "en",
+        "analyzer": "product",
+        "tokens": ["take", "2.5", "mg", "0.5", "tablet"],
+        "added": [],
+    }
+
+
+async def test_the_locale_of_a_text_is_detected_when_none_is_named() -> None:
+    text = "¿Puedo tomar ibuprofeno con warfarina?"
+
+    assert (await analyze(text=text)).json()["locale"] == "es-419"
+    assert (await analyze(text=text, locale="de")).json()["locale"] == "es-419"
+    assert (await analyze(text=text, locale="pt")).json()["locale"] == "pt-BR"
+
+
+async def test_the_words_that_expansion_adds_are_those_of_the_generation() -> None:
+    settings = make_settings(drug_name_expansion=True)
+    world = World([make_chunk("a:en:1", "Warfarin and bleeding")])
+    async with make_client(world, settings) as client:
+        found = [
+            (await client.get("/v1/analyze", params={"text": text, "locale": "en"})).json()
+            for text in ("coumadin", "advil", "hydroxyzine")
+        ]
+
+    assert [answer["added"] for answer in found] == [["warfarin"], [], []]
+    assert (await analyze(text="coumadin", locale="en")).json()["added"] == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({}, "text"),
+        ({"text": ""}, "text"),
+        ({"text": "  \x00"}, "text"),
+        ({"text": CANARY * 201}, "text"),
+        ({"text": CANARY, "locale": CANARY * 4}, "locale"),
+        ({"text": CANARY, "query": CANARY}, "query"),
+    ],
+)
+async def test_a_text_that_is_no_query_is_refused_and_not_repeated(
+    parameters: dict[str, str], named: str
+) -> None:
+    response = await analyze(**parameters)
+
+    assert named in problem_of(response, 422)["detail"]
+    assert CANARY not in response.text
+
+
+async def test_a_text_of_two_thousand_characters_is_analysed() -> None:
+    assert (await analyze(text="国" * 2000)).status_code == 200
+    problem_of(await analyze(text="国" * 2001), 422)
 
 
 # Operations

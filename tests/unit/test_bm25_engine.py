@@ -12,6 +12,7 @@ from rank_bm25 import BM25Okapi
 from deployments.engines.bm25 import Bm25Engine
 from fakes_serve import GENERATION, make_chunk, make_query
 from kb.analysis.analyzer import analyze
+from kb.analysis.lexical import LexicalConfig
 from kb.errors import StageUnavailable
 from kb.types import Filters, Locale
 
@@ -237,3 +238,50 @@ def test_the_order_of_the_rows_changes_nothing(
 
     assert [hit.chunk_id for hit in again] == [hit.chunk_id for hit in hits]
     assert [hit.score for hit in again] == pytest.approx([hit.score for hit in hits])
+
+
+# What can be set.
+
+TWO_LENGTHS = ["warfarin warfarin and a few other words", "warfarin", "aspirin", "x1", "y1", "z1"]
+CHUNKS = [make_chunk(f"c{n}:en:1", text) for n, text in enumerate(TWO_LENGTHS)]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (2.0, 0.0)])
+def test_k1_and_b_are_those_of_the_config(k1: float, b: float) -> None:
+    config = LexicalConfig(k1=k1, b=b)
+    tokens = [config.analyze(chunk.passage, "en") for chunk in CHUNKS]
+    expected = BM25Okapi(tokens, k1=k1, b=b).get_scores(["warfarin"])
+
+    hits = Bm25Engine(CHUNKS, GENERATION, config).search(make_query("warfarin")).hits
+
+    assert {hit.chunk_id: hit.score for hit in hits} == pytest.approx(
+        {"c0:en:1": expected[0], "c1:en:1": expected[1]}
+    )
+
+
+def test_the_published_analyser_reads_rows_and_queries_alike() -> None:
+    engine = Bm25Engine(CHUNKS, GENERATION, LexicalConfig(analyzer="published"))
+
+    assert found(engine, "Warfarin's") == ["c1", "c0"]
+    assert found(engine, "and") == []
+
+
+def test_stop_words_are_found_when_they_are_kept() -> None:
+    assert found(Bm25Engine(CHUNKS, GENERATION), "and") == []
+    assert found(Bm25Engine(CHUNKS, GENERATION, LexicalConfig(stop_words=False)), "and") == ["c0"]
+
+
+def test_a_brand_finds_its_ingredient_only_when_that_is_switched_on() -> None:
+    expanding = Bm25Engine(CHUNKS, GENERATION, LexicalConfig(drug_names=True))
+
+    assert found(Bm25Engine(CHUNKS, GENERATION), "coumadin") == []
+    assert found(expanding, "coumadin") == ["c1", "c0"]
+    assert found(expanding, "warfrin") == ["c1", "c0"]
+    assert found(expanding, "hydroxyzine") == []
+
+
+def test_expansion_adds_to_what_was_typed_and_drops_nothing() -> None:
+    expanding = Bm25Engine(CHUNKS, GENERATION, LexicalConfig(drug_names=True))
+
+    assert found(expanding, "coumadin or aspirin") == ["c2", "c1", "c0"]
+    assert found(expanding, "aspirin") == ["c2"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def test_the_sigmoid_is_symmetric(logit: float) -> None:
 
 
 def test_the_score_is_that_of_the_last_stage_that_gave_one() -> None:
-    everything = {"bm25_score": 9.1, "similarity": 0.81, "fused_score": 0.0323}
+    everything: dict[str, Any] = {"bm25_score": 9.1, "similarity": 0.81, "fused_score": 0.0323}
 
     assert Candidate(CHUNK, {}, **everything, rerank_score=0.0).score() == (0.5, "rerank")
     assert Candidate(CHUNK, {}, **everything).score() == (0.0323, "fused")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,24 @@ def test_every_passage_of_the_shipped_cards_keeps_to_the_limit() -> None:
     assert chunks
     assert [c.id for c in chunks if estimate_tokens(c.passage) > MAX_TOKENS] == []
     assert len({chunk.id for chunk in chunks}) == len(chunks)
+
+
+# Turns
+
+
+def test_each_turn_is_a_row_of_its_own_that_is_found_by_its_words_alone_and_not_shown() -> None:
+    card = replace(_card([Section("Advice", "Take it with food.")]), asked_as=("w/ food?", "¿y?"))
+
+    text, *turns = split_card(card)
+
+    assert text.shown
+    assert [(t.id, t.shown, t.passage) for t in turns] == [
+        ("c1:en:asked-1", False, "w/ food?"),
+        ("c1:en:asked-2", False, "¿y?"),
+    ]
+    assert all(t.card_id == text.card_id and t.sources == card.sources for t in turns)
+    assert all(t.ordinal > text.ordinal for t in turns)
+
+
+def test_a_card_without_text_has_no_rows_even_when_it_names_turns() -> None:
+    assert split_card(replace(_card([]), asked_as=("anything?",))) == []

@@ -1,14 +1,17 @@
-"""Reciprocal rank fusion."""
+"""Fusion by ranks and by scores."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.fusion import FusedHit, reciprocal_rank_fusion
+from kb.types import Hit
+from serve.fusion import FusedHit, FusionMethod, reciprocal_rank_fusion
+from serve.fusion import fuse as fuse_by
 
 K = 60
 IDS = st.sampled_from([f"c{number}" for number in range(12)])
@@ -142,3 +145,88 @@ def test_scores_are_the_formula_of_the_ranks(
             if hit.chunk_id in ranking
         )
         assert hit.fused_score == pytest.approx(by_hand, rel=1e-12)
+
+
+# By scores
+
+METHODS = st.sampled_from(get_args(FusionMethod))
+SCORED = st.dictionaries(
+    st.sampled_from(["bm25", "dense"]),
+    st.dictionaries(IDS, st.floats(-1, 50), max_size=8),
+    min_size=2,
+)
+
+
+def ranked(scores: dict[str, float]) -> list[Hit]:
+    return [Hit(i, s) for i, s in sorted(scores.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def fused_by(method: FusionMethod, **rankings: dict[str, float]) -> list[tuple[str, float]]:
+    weights = {"bm25": 0.25, "dense": 0.75}
+    fused = fuse_by({leg: ranked(r) for leg, r in rankings.items()}, weights, method, K)
+    return [(hit.chunk_id, round(hit.fused_score, 6)) for hit in fused]
+
+
+def test_min_max_scales_each_leg_to_its_own_best_and_worst() -> None:
+    assert fused_by("min_max", bm25={"a": 9.0, "b": 3.0}, dense={"b": 0.8, "c": 0.7, "d": 0.6}) == [
+        ("b", 0.75),
+        ("c", 0.375),
+        ("a", 0.25),
+        ("d", 0.0),
+    ]
+
+
+def test_theoretical_min_max_starts_from_the_least_that_a_score_can_be() -> None:
+    assert fused_by("theoretical_min_max", bm25={"a": 8.0, "b": 2.0}, dense={"c": 0.6}) == [
+        ("c", 0.75),
+        ("a", 0.25),
+        ("b", 0.0625),
+    ]
+
+
+def test_distribution_based_fusion_scales_by_three_deviations() -> None:
+    # Of 1 and 3 the mean is 2 and the deviation 1: -1 becomes 0 and 5 becomes 1.
+    assert fused_by("dbsf", bm25={"a": 3.0, "b": 1.0}, dense={}) == [
+        ("a", round(0.25 * 4 / 6, 6)),
+        ("b", round(0.25 * 2 / 6, 6)),
+    ]
+
+
+@pytest.mark.parametrize("method", get_args(FusionMethod))
+def test_scores_that_are_all_alike_do_not_divide_by_nought(method: FusionMethod) -> None:
+    fused = fused_by(method, bm25={"b": -0.5}, dense={"a": 0.5, "c": 0.5})
+
+    assert fused[0][0] == "a"
+
+
+@PROPERTY
+@given(SCORED, METHODS)
+def test_whatever_the_method_every_hit_is_fused_once_in_a_total_order(
+    scores: dict[str, dict[str, float]], method: FusionMethod
+) -> None:
+    rankings = {leg: ranked(found) for leg, found in scores.items()}
+
+    fused = fuse_by(rankings, {"bm25": 0.5}, method, K)
+
+    keys = [(-hit.fused_score, hit.chunk_id) for hit in fused]
+    assert all(before < after for before, after in pairwise(keys))
+    assert {hit.chunk_id for hit in fused} == {i for found in scores.values() for i in found}
+    for hit in fused:
+        assert hit.ranks == {
+            leg: [h.chunk_id for h in ranking].index(hit.chunk_id) + 1
+            for leg, ranking in rankings.items()
+            if hit.chunk_id in scores[leg]
+        }
+
+
+@PROPERTY
+@given(SCORED, METHODS)
+def test_a_leg_of_weight_nought_moves_nothing_that_the_other_found(
+    scores: dict[str, dict[str, float]], method: FusionMethod
+) -> None:
+    rankings = {leg: ranked(found) for leg, found in scores.items()}
+    fused = fuse_by(rankings, {"bm25": 0.0}, method, K)
+    alone = fuse_by({"dense": rankings["dense"]}, {}, method, K)
+
+    known = scores["dense"]
+    assert [h.chunk_id for h in fused if h.chunk_id in known] == [h.chunk_id for h in alone]

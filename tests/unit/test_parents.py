@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from fakes_serve import make_chunk
 from kb.types import Locale, SubChunk
 from serve.candidates import Candidate
 from serve.fusion import reciprocal_rank_fusion
-from serve.parents import collapse_to_cards
+from serve.parents import collapse_to_cards, leads_of
 
 
 def candidates_of(*chunks: SubChunk) -> list[Candidate]:
@@ -18,7 +20,7 @@ def candidates_of(*chunks: SubChunk) -> list[Candidate]:
 
 def collapse(*chunk_ids: str, locale: Locale = "en") -> list[str]:
     chunks = [make_chunk(i, locale=i.split(":")[1]) for i in chunk_ids]
-    return [c.chunk.id for c in collapse_to_cards(candidates_of(*chunks), locale)]
+    return [c.chunk.id for c in collapse_to_cards(candidates_of(*chunks), locale, leads_of(chunks))]
 
 
 def test_sub_chunks_of_one_card_do_not_add_up() -> None:
@@ -27,7 +29,7 @@ def test_sub_chunks_of_one_card_do_not_add_up() -> None:
     )
     candidates = [Candidate(make_chunk(hit.chunk_id), hit.ranks, hit.fused_score) for hit in fused]
 
-    cards = collapse_to_cards(candidates, "en")
+    cards = collapse_to_cards(candidates, "en", {})
 
     assert [card.chunk.card_id for card in cards] == ["P2", "P1", "P3"]
     assert [card.fused_score for card in cards] == [1 / (60 + 1) + 1 / (60 + 4), 1 / 61, 1 / 62]
@@ -50,7 +52,7 @@ def test_two_cards_with_the_same_text_both_stay_with_their_own_titles() -> None:
         make_chunk("c2:en:1", "Take with food.", title="Naproxen"),
     ]
 
-    cards = collapse_to_cards(candidates_of(*chunks), "en")
+    cards = collapse_to_cards(candidates_of(*chunks), "en", {})
 
     assert [(c.chunk.card_id, c.chunk.title) for c in cards] == [
         ("c1", "Ibuprofen"),
@@ -101,3 +103,51 @@ def test_every_card_appears_once_in_the_order_of_its_first_sub_chunk(
         of_card = [i for i in chunk_ids if i[0] == kept[0]]
         in_locale = [i for i in of_card if i.split(":")[1] == locale]
         assert kept == (in_locale or of_card)[0]
+
+
+# Turns
+
+
+def turn(chunk_id: str, text: str) -> SubChunk:
+    return make_chunk(chunk_id, text, shown=False)
+
+
+def test_a_card_found_by_a_turn_is_shown_with_its_best_text() -> None:
+    first = make_chunk("A:en:1", "An introduction.", ordinal=1)
+    second = make_chunk("A:en:2", "What to do.", ordinal=2)
+    asked = turn("A:en:asked-1", "is it safe?")
+
+    (card,) = collapse_to_cards(candidates_of(asked, second, first), "en", leads_of([first]))
+
+    assert (card.chunk.id, card.asked_as) == ("A:en:2", "is it safe?")
+    assert card.ranks == {"dense": 1}
+
+
+def test_a_card_of_which_only_a_turn_was_found_is_shown_from_its_beginning() -> None:
+    first = make_chunk("A:en:1", "An introduction.", ordinal=1)
+    rows = [turn("A:en:asked-1", "is it safe?"), make_chunk("A:en:2", "More.", ordinal=2), first]
+
+    (card,) = collapse_to_cards(candidates_of(rows[0]), "en", leads_of(rows))
+
+    assert (card.chunk.id, card.asked_as) == ("A:en:1", "is it safe?")
+
+
+def test_a_card_found_by_its_text_names_no_turn() -> None:
+    text, asked = make_chunk("A:en:1"), turn("A:en:asked-1", "is it safe?")
+
+    (card,) = collapse_to_cards(candidates_of(text, asked), "en", leads_of([text]))
+
+    assert (card.chunk.id, card.asked_as) == ("A:en:1", None)
+
+
+def test_the_text_of_a_card_found_by_a_turn_is_in_the_turns_locale() -> None:
+    english = make_chunk("A:en:1", "In English.", ordinal=1)
+    spanish = make_chunk("A:es-419:1", "En español.", locale="es-419", ordinal=1)
+    asked = turn("A:es-419:asked-1", "¿es seguro?")
+    asked = replace(asked, locale="es-419")
+
+    (card,) = collapse_to_cards(
+        candidates_of(asked, english), "es-419", leads_of([english, spanish])
+    )
+
+    assert card.chunk.id == "A:es-419:1"

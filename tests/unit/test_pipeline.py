@@ -7,9 +7,10 @@ import itertools
 import json
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,10 +28,19 @@ from fakes_serve import (
     degraded_of,
     hits_of,
     make_chunk,
+    make_generation,
     make_settings,
 )
 from kb.errors import StageUnavailable
-from kb.types import Filters, Hit, LegQuery, Ranking
+from kb.types import (
+    Filters,
+    Fingerprint,
+    Hit,
+    LegQuery,
+    QueryVector,
+    Ranking,
+    VectorSpace,
+)
 from serve import stages as stages_module
 from serve.pipeline import RESERVE_MS, decide_path
 from serve.schemas import RetrieveRequest, RetrieveResponse
@@ -287,6 +297,32 @@ async def test_min_similarity_is_never_compared_with_a_rerank_score() -> None:
     assert answer.hybrid_path == "full"
     assert [hit.card_id for hit in answer.hits] == ["c7"]
     assert answer.hits[0].score < 0.001
+
+
+@pytest.mark.parametrize(
+    ("floors", "asked", "kept"),
+    [
+        ({"bge-small-en-v1.5": 0.85}, None, "b"),
+        ({"bge-small-en-v1.5": 0.85}, 0.1, "bc"),
+        ({"multilingual-e5-small": 0.85}, None, "bc"),
+    ],
+)
+async def test_an_embedders_own_floor_counts_where_it_answered_and_no_other_is_set(
+    floors: dict[str, float], asked: float | None, kept: str
+) -> None:
+    fingerprint = Fingerprint("bge-small-en-v1.5", "1", 1, "", "")
+    space = VectorSpace(fingerprint, ("en",), 2)
+    vector = QueryVector(GENERATION, space.name, np.ones(1, dtype=np.float32))
+    hits = (Hit("b:en:1", 0.9), Hit("c:en:1", 0.8))
+    world = World(bm25=FakeLeg("bm25"), dense=FakeDenseLeg(hits=hits, query_vector=vector))
+    loaded = make_generation(world.chunks)
+    world.pipeline.switch(replace(loaded, manifest=replace(loaded.manifest, spaces=(space,))))
+
+    answer = await world.ask(
+        make_settings(min_similarity_by_embedder=floors), min_similarity=asked, rerank=False
+    )
+
+    assert cards_of(answer) == kept
 
 
 async def test_top_k_is_cut_before_min_similarity() -> None:
@@ -754,6 +790,9 @@ async def test_the_evidence_says_what_each_stage_saw() -> None:
         "dense": {"rank": None, "similarity": 0.25},
         "fused_score": pytest.approx(1 / 61),
         "rerank_score": 1.0,
+        "relevance": None,
+        "calibrated": False,
+        "asked_as": None,
     }
     assert of_b is not None
     assert of_b.model_dump() == {
@@ -761,6 +800,9 @@ async def test_the_evidence_says_what_each_stage_saw() -> None:
         "dense": {"rank": 1, "similarity": 0.9},
         "fused_score": pytest.approx(1 / 62 + 1 / 61),
         "rerank_score": -1.0,
+        "relevance": None,
+        "calibrated": False,
+        "asked_as": None,
     }
 
 
