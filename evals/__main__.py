@@ -56,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--split", choices=SPLITS, default="test")
     run.add_argument("--locale", metavar="L", help="of the queries; 'detect' leaves it to each")
     run.add_argument("--unit", choices=("document", "parent"), default="document")
-    run.add_argument("--chunk-tokens", type=int, default=MAX_TOKENS, metavar="N")
-    run.add_argument("--limit", type=int, metavar="N", help="only the first N queries by a hash")
+    run.add_argument("--chunk-tokens", type=_count, default=MAX_TOKENS, metavar="N")
+    run.add_argument("--limit", type=_count, metavar="N", help="only N queries, by a hash")
     run.add_argument("--json", type=Path, metavar="FILE", help="write figures per path and query")
     run.set_defaults(run=_run)
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument("collections", nargs="+", metavar="DIR:SPLIT", help="or golden:en")
     tune.add_argument("--try", action="append", default=[], dest="tries", metavar="NAME=V,V,…")
     tune.add_argument("--path", choices=DEFAULT_PATHS, default="rrf_only")
-    tune.add_argument("--limit", type=int, metavar="N", help="only the first N queries by a hash")
+    tune.add_argument("--limit", type=_count, metavar="N", help="only N queries, by a hash")
     tune.set_defaults(run=_tune)
 
     golden = commands.add_parser("golden", parents=[common], help="evaluate the golden set")
@@ -177,6 +177,12 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 def _cache(parsed: argparse.Namespace) -> Path:
     cache: Path = parsed.cache
     return cache.absolute()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
+    return int(text)
 
 
 def _pair(text: str) -> tuple[str, list[str]]:

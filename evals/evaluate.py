@@ -21,8 +21,9 @@ DEFAULT_PATHS: tuple[HybridPath, ...] = ("full", "rrf_only", "dense_only", "bm25
 
 Unit = Literal["document", "parent"]
 
-_OF_THIS_MACHINE = frozenset(
-    "kb_cards kb_home model_home trace_file calibration_file ingest_on_start".split()
+_SAID_ELSEWHERE = frozenset(
+    "kb_cards kb_home model_home trace_file calibration_file ingest_on_start "
+    "embedder_models".split()
 )
 
 
@@ -110,7 +111,7 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
     return {
         name: value
         for name, value in settings.public().items()
-        if name not in _OF_THIS_MACHINE and value not in (shipped[name], NO_HURRY.get(name))
+        if name not in _SAID_ELSEWHERE and value not in (shipped[name], NO_HURRY.get(name))
     }
 
 

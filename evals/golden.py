@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evals.collection import read_qrels
 from evals.vectors import CachedEmbedder
@@ -24,47 +24,101 @@ from serve.settings import Settings
 FOLDER = Path(__file__).parent / "golden"
 
 
+class _Metadata(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    locale: Locale
+    kind: str
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(alias="_id", min_length=1)
+    text: str = Field(min_length=1)
+    metadata: _Metadata
+
+
 @dataclass(frozen=True, slots=True)
 class GoldenQuery:
-    """A user's turn; ``gains`` by card id (2 answers it, 1 helps), empty when no card does."""
+    """A user's turn; ``gains`` by card id (2 answers it, 1 helps), empty when no card does.
+
+    ``for_tuning`` tells which half it is in, tuning or reporting.
+    """
 
     id: str
     text: str
     locale: Locale
     kind: str
     gains: Mapping[str, int]
+    for_tuning: bool
 
     @property
     def answerable(self) -> bool:
         """Tell whether the knowledge base holds an answer."""
         return bool(self.gains)
 
-    @property
-    def for_tuning(self) -> bool:
-        """Tell which half it is in: tuning or reporting.
-
-        Queries about one card are in one half, so that nothing learnt of a card is reported.
-        """
-        best = max(self.gains.values(), default=0)
-        group = min((card for card, gain in self.gains.items() if gain == best), default=self.id)
-        return hashlib.sha256(group.encode()).digest()[0] % 2 == 0
-
 
 def read_golden(folder: Path = FOLDER, locales: Sequence[Locale] = LOCALES) -> list[GoldenQuery]:
-    """Read the queries of the given locales, by id. Raises InputError naming file and line."""
-    found = []
-    for locale in locales:
-        qrels = read_qrels(folder / f"qrels.{locale}.tsv")
-        for row in _rows(folder / f"queries.{locale}.jsonl"):
-            query_id, data = row["_id"], row["metadata"]
-            found.append(
-                GoldenQuery(
-                    query_id, row["text"], data["locale"], data["kind"], qrels.pop(query_id, {})
-                )
-            )
-        if qrels:
-            raise InputError(f"qrels.{locale}.tsv judges {min(qrels)!r}, which is no query")
-    return sorted(found, key=lambda query: query.id)
+    """Read the queries of the given locales, by id.
+
+    Queries that share a best card are in one half, whatever their language, so that nothing learnt
+    of a card is reported.
+
+    Raises:
+        InputError: a file is missing or not what it should be; the message names file and line.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    lines: dict[str, _Line] = {}
+    for locale in LOCALES:
+        judged = read_qrels(folder / f"qrels.{locale}.tsv")
+        read = _lines(folder / f"queries.{locale}.jsonl", locale)
+        if strangers := judged.keys() - read.keys():
+            raise InputError(f"qrels.{locale}.tsv judges {min(strangers)!r}, which is no query")
+        if twice := read.keys() & lines.keys():
+            raise InputError(f"queries.{locale}.jsonl: {min(twice)!r} is in another language too")
+        qrels |= judged
+        lines |= read
+    group_of = _groups(qrels.values())
+    return [
+        GoldenQuery(
+            query_id,
+            line.text,
+            line.metadata.locale,
+            line.metadata.kind,
+            gains,
+            _is_first_half(group_of[_best(gains)[0]] if gains else query_id),
+        )
+        for query_id, line in sorted(lines.items())
+        if line.metadata.locale in locales
+        for gains in [qrels.get(query_id, {})]
+    ]
+
+
+def _best(gains: Mapping[str, int]) -> list[str]:
+    highest = max(gains.values())
+    return sorted(card for card, gain in gains.items() if gain == highest)
+
+
+def _groups(judged: Iterable[Mapping[str, int]]) -> dict[str, str]:
+    """Join cards that are best for one query; give each card the first of its group."""
+    first_of: dict[str, str] = {}
+
+    def find(card: str) -> str:
+        while (first := first_of.setdefault(card, card)) != card:
+            card = first
+        return card
+
+    for gains in judged:
+        first, *others = map(find, _best(gains))
+        for other in others:
+            low, high = sorted((find(first), other))
+            first_of[high] = low
+    return {card: find(card) for card in list(first_of)}
+
+
+def _is_first_half(name: str) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
 
 
 def open_golden(settings: Settings, cache: Path, progress: Progress | None = None) -> Workbench:
@@ -90,11 +144,18 @@ def qrels_of(queries: Iterable[GoldenQuery]) -> dict[str, dict[str, int]]:
     return {query.id: dict(query.gains) for query in queries if query.answerable}
 
 
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
+def _lines(path: Path, locale: Locale) -> dict[str, _Line]:
     if not path.is_file():
         raise InputError(f"{path} is missing")
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    found: dict[str, _Line] = {}
+    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: {error}") from None
+            line = _Line.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(f"{path}:{number}: {where} {first['msg']}") from None
+        if line.id in found or line.metadata.locale != locale:
+            raise InputError(f"{path}:{number}: {line.id!r} is there twice, or of another locale")
+        found[line.id] = line
+    return found

@@ -23,7 +23,7 @@ _SHORTEST = 60
 
 
 def make(english: Path, spanish: Path, out: Path) -> int:
-    """Write ``corpus.jsonl``, ``queries.jsonl`` and ``qrels.tsv``; give the number of queries."""
+    """Write a corpus and a ``train`` split, and no other; give the number of queries."""
     topics = {_name(row): row for row in _rows(english)}
     translated = {_name(row): row for row in _rows(spanish)}
     corpus = [
@@ -40,9 +40,11 @@ def make(english: Path, spanish: Path, out: Path) -> int:
     chosen = sorted(usable, key=lambda name: hashlib.sha256(name.encode()).digest())[:QUERIES]
     out.mkdir(parents=True, exist_ok=True)
     _write(out / "corpus.jsonl", corpus)
-    _write(out / "queries.jsonl", [{"_id": name, "text": candidates[name]} for name in chosen])
+    queries = [{"_id": name, "text": candidates[name]} for name in chosen]
+    _write(out / "queries.train.jsonl", queries)
     lines = [f"{name}\t{name}\t1" for name in chosen]
-    (out / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines, ""]), "utf-8")
+    judged = "\n".join(["query-id\tcorpus-id\tscore", *lines, ""])
+    (out / "qrels.train.tsv").write_text(judged, "utf-8")
     return len(chosen)
 
 

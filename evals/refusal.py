@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 STEP = 0.01
+_DECIMALS = 2
 FALSE_REFUSALS_AT_MOST = 0.01
 
 
@@ -44,8 +46,9 @@ def curve(answerable: Sequence[float | None], unanswerable: Sequence[float | Non
     known = [best for best in (*answerable, *unanswerable) if best is not None]
     if not known:
         return []
-    first, last = int(min(known) / STEP), int(max(known) / STEP) + 1
-    return [rates(n * STEP, answerable, unanswerable) for n in range(first, last + 1)]
+    first, last = math.floor(min(known) / STEP), math.ceil(max(known) / STEP)
+    points = (round(n * STEP, _DECIMALS) for n in range(first, last + 2))
+    return [rates(point, answerable, unanswerable) for point in points]
 
 
 def recommend(found: Sequence[Rates], at_most: float = FALSE_REFUSALS_AT_MOST) -> Rates | None:

@@ -25,9 +25,8 @@ MEASURE = "nDCG@10"
 TUNING_SPLITS: Mapping[str, Split] = {
     "train": "train",
     "tuning-half": "tuning-half",
-    "made": "test",
 }
-"""``made`` is for a collection that was made to tune on (`evals.medlineplus`)."""
+"""What is reported is in none of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,11 @@ def tuning_set(
     collection = load_collection(Path(folder), TUNING_SPLITS[split]).limited(limit)
     workbench = open_workbench(collection, settings, cache, progress=progress)
     return TuningSet(
-        collection.name, workbench, collection.queries, collection.qrels, collection.query_locale
+        f"{collection.name}:{split}",
+        workbench,
+        collection.queries,
+        collection.qrels,
+        collection.query_locale,
     )
 
 
@@ -117,7 +120,7 @@ async def tune(
     """
     if not sets:
         raise InputError("name at least one collection to tune on")
-    combinations = [{}, *grid(parameters)]
+    combinations = [{}, *(grid(parameters) if parameters else ())]
     trials = []
     for done, changes in enumerate(combinations, 1):
         values = {tuning.name: await _values(tuning, changes, path) for tuning in sets}

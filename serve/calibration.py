@@ -65,11 +65,13 @@ def load_calibration(path: Path | None) -> Calibration | None:
     Raises:
         SettingsError: it is not what it should be; the message names the file and the field.
     """
-    if path is None or not path.is_file():
+    if path is None or not path.exists():
         return None
     try:
         return Calibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"calibration_file {path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or "the whole"
         raise SettingsError(f"calibration_file {path}: {where}: {first['msg']}") from None

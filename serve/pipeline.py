@@ -271,7 +271,7 @@ class HybridPipeline:
             settings = request.settings
             fused = fuse(
                 {"bm25": bm25.hits, "dense": dense.hits},
-                {"bm25": settings.bm25_weight, "dense": settings.dense_weight},
+                _weights(request, bm25, dense),
                 settings.fusion,
                 settings.rrf_k,
             )
@@ -421,15 +421,33 @@ def _locale_of(body: RetrieveRequest) -> Locale:
     return named or detect_locale(body.query)
 
 
+def _weights(request: _Request, bm25: Ranking, dense: Ranking) -> dict[str, float]:
+    """Weigh the legs for this query: by what embedded it, and by whether languages meet."""
+    settings = request.settings
+    own = [request.served.chunks[hit.chunk_id].locale == request.locale for hit in bm25.hits]
+    share = sum(own) / len(own) if own else 1.0
+    meeting = share + (1.0 - share) * settings.cross_language_bm25_weight
+    by_embedder = settings.dense_weight_by_embedder.get(_embedder(request, dense), 1.0)
+    return {
+        "bm25": settings.bm25_weight * meeting,
+        "dense": settings.dense_weight * by_embedder,
+    }
+
+
+def _embedder(request: _Request, dense: Ranking) -> str:
+    """Name the embedder that a ranking's query vector is from."""
+    vector = dense.query_vector
+    return request.served.embedder_of.get(vector.space, "") if vector else ""
+
+
 def _floor(request: _Request, dense: Ranking | None) -> float | None:
     """Find the similarity to ask of a hit: the request's, the setting, or the embedder's own."""
     for floor in (request.body.min_similarity, request.settings.min_similarity):
         if floor is not None:
             return floor
-    if dense is None or dense.query_vector is None:
+    if dense is None:
         return None
-    embedder = request.served.embedder_of.get(dense.query_vector.space, "")
-    return request.settings.min_similarity_by_embedder.get(embedder)
+    return request.settings.min_similarity_by_embedder.get(_embedder(request, dense))
 
 
 def _cut(

@@ -101,6 +101,19 @@ class Settings(BaseModel):
     rrf_k: float = Field(10.0, gt=0, le=1000, description="The constant of rank fusion.")
     bm25_weight: float = Field(0.5, ge=0, le=100, description="The lexical leg's weight.")
     dense_weight: float = Field(1.0, ge=0, le=100, description="The dense leg's weight.")
+    dense_weight_by_embedder: Annotated[
+        dict[str, Annotated[float, Field(ge=0, le=100)]], BeforeValidator(_split_pairs)
+    ] = Field(
+        default={"multilingual-e5-small": 0.5},
+        description="Multiplies it for the embedder that answers.",
+    )
+    cross_language_bm25_weight: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Multiplies the lexical leg's weight where what it finds is in another "
+        "language than the query: names and numbers match, words seldom do.",
+    )
     rerank_weight: float = Field(
         0.7, ge=0, le=1, description="The reranker's share of the order; the rest is fusion's."
     )
@@ -187,6 +200,8 @@ LIVE_SETTINGS = frozenset(
         "fusion",
         "bm25_weight",
         "dense_weight",
+        "dense_weight_by_embedder",
+        "cross_language_bm25_weight",
         "rerank_weight",
         "candidate_multiplier",
         "candidate_max",
@@ -236,7 +251,12 @@ def _validate(values: Mapping[str, Any]) -> Settings:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(f"unknown setting {name!r}{hint}") from None
         raise SettingsError(f"setting {name!r}: {first['msg']}") from None
-    for setting in ("embedder_models", "reranker_models", "min_similarity_by_embedder"):
+    for setting in (
+        "embedder_models",
+        "reranker_models",
+        "dense_weight_by_embedder",
+        "min_similarity_by_embedder",
+    ):
         for model_id in names(getattr(settings, setting)):
             if model_id not in catalogue():
                 known = ", ".join(catalogue())

@@ -544,6 +544,34 @@ async def test_a_card_comes_in_the_locale_asked_for_or_in_one_that_it_has(
     assert (await get(f"/v1/cards/{card}{asked}", World(CARDS))).json()["locale"] == locale
 
 
+ASKED = make_chunk(
+    "c:en:asked-1", "my gums bleed, what now?", title="A card", ordinal=11, shown=False
+)
+
+
+async def test_a_card_found_by_a_turn_shows_its_text_and_the_evidence_names_the_turn() -> None:
+    legs = FakeLeg("bm25", hits_of(ASKED.id)), FakeDenseLeg(hits=hits_of(ASKED.id))
+    world = World([*CARDS, ASKED], *legs)
+
+    plain, explained = await retrieve(world), await retrieve(world, explain=True)
+
+    (hit,) = explained.json()["hits"]
+    assert (hit["card_id"], hit["chunk_id"], hit["passage"]) == ("c", "c:en:1", "Stop.")
+    assert hit["evidence"]["asked_as"] == ASKED.text
+    assert ASKED.text not in plain.text
+    assert explained.text.count(ASKED.text) == 1
+
+
+async def test_a_whole_card_never_shows_a_turn() -> None:
+    with_turn, without = (
+        await get("/v1/cards/c", World([*CARDS, ASKED])),
+        await get("/v1/cards/c", World(CARDS)),
+    )
+
+    assert with_turn.json() == without.json()
+    assert ASKED.text not in with_turn.text
+
+
 async def test_sources_of_the_same_name_are_all_there() -> None:
     other = Source("A label", "https://example.org/2", "CC0-1.0")
     chunks = [make_chunk("a:en:1", sources=(LABEL, other)), make_chunk("a:en:2", sources=(LABEL,))]

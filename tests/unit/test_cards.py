@@ -15,7 +15,7 @@ import pytest
 
 import kb
 from fakes_kb import card_text, write_card
-from kb.cards import MAX_CARD_BYTES, read_card, read_cards
+from kb.cards import MAX_CARD_BYTES, MAX_TURNS, read_card, read_cards
 from kb.errors import CardError, InputError
 from kb.types import Card, Category
 
@@ -92,6 +92,55 @@ def test_a_wrong_field_is_refused_with_its_file_and_line(
     error = _refusal(tmp_path, card_text().replace(old, new))
     assert error.line == line
     assert named in error.problem
+
+
+def _asked(*turns: str) -> str:
+    """Write a valid card that names these turns, as YAML, on lines 11 and after."""
+    lines = "".join(f"  - {turn}\n" for turn in turns)
+    return card_text().replace("reviewed: ", f"asked_as:\n{lines}reviewed: ")
+
+
+def test_a_card_may_name_the_turns_that_it_answers(tmp_path: Path) -> None:
+    card = read_card(_write(tmp_path, _asked("is it safe?", "'  ¿y con leche?  '")))
+
+    assert card.asked_as == ("is it safe?", "¿y con leche?")
+    assert read_card(_write(tmp_path, card_text())).asked_as == ()
+
+
+def test_a_turn_may_have_two_hundred_characters_and_a_card_thirty_turns(tmp_path: Path) -> None:
+    turns = [f"{n:03}{'é' * 197}" for n in range(MAX_TURNS)]
+
+    assert MAX_TURNS == 30
+    assert read_card(_write(tmp_path, _asked(*(f"'{turn}'" for turn in turns)))).asked_as == tuple(
+        turns
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "named"),
+    [
+        (["a" * 201], "asked_as.0"),
+        (["is it safe?", "''"], "asked_as.1"),
+        (["'  '"], "asked_as.0"),
+        (["12"], "asked_as.0"),
+        (["[is, it]"], "asked_as.0"),
+        (["is it safe: really"], "asked_as.0"),
+        ([f"turn {n}" for n in range(31)], "asked_as"),
+    ],
+)
+def test_turns_beyond_the_limits_are_refused_with_file_and_line(
+    tmp_path: Path, turns: list[str], named: str
+) -> None:
+    error = _refusal(tmp_path, _asked(*turns))
+
+    assert error.line == 11
+    assert error.problem.startswith(f"{named}: ")
+
+
+def test_turns_that_are_no_list_are_refused(tmp_path: Path) -> None:
+    text = card_text().replace("reviewed: ", "asked_as: is it safe?\nreviewed: ")
+
+    assert _refusal(tmp_path, text).problem.startswith("asked_as: ")
 
 
 @pytest.mark.parametrize("key", ["id", "title", "category", "locale", "drugs", "reviewed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 
 from deployments.engines import space_index
 from deployments.engines.breaker import FAILURES_TO_OPEN
-from deployments.engines.dense import DenseEngine
+from deployments.engines.dense import DenseEngine, EmbedderPool, QueryRewriter
 from fakes_serve import (
     GENERATION,
     FakeEmbedder,
     MemoryVectors,
     make_chunk,
     make_dense,
+    make_generation,
     make_query,
 )
+from kb.analysis.lexical import LexicalConfig
 from kb.errors import StageUnavailable
-from kb.types import EXACT_ROWS, Filters, Hit, Vector, VectorSpace
+from kb.types import EXACT_ROWS, Filters, Hit, Locale, Vector, VectorSpace
 
 NAN = float("nan")
 QUERIES = {
@@ -384,3 +386,66 @@ def test_a_generation_without_vectors_says_that_there_is_no_embedder() -> None:
 
     assert failure.value.reason == "no_embedder"
     assert engine.exact
+
+
+# A drug's other names
+
+
+class Names:
+    """A rewriter that adds a word to a query, and remembers what it was given."""
+
+    def __init__(self, added: str) -> None:
+        self._added = added
+        self.given: list[tuple[str, Locale]] = []
+
+    def with_names(self, text: str, locale: Locale) -> str:
+        self.given.append((text, locale))
+        return f"{text} {self._added}".strip()
+
+
+def with_names(names: Mapping[Locale, QueryRewriter] | None) -> DenseEngine:
+    """Put the engine over one space, with what rewrites queries before they are embedded."""
+    embedder = FakeEmbedder(QUERIES | {"east far": [-1.0, 0.0]}, 2, frozenset())
+    space = VectorSpace(embedder.fingerprint, (), len(ALL_ROWS))
+    loaded = make_generation(THREE_LOCALES)
+    served = replace(loaded, manifest=replace(loaded.manifest, spaces=(space,)))
+    reader = MemoryVectors({space.name: ALL_ROWS})
+    return DenseEngine(served, reader, EmbedderPool(lambda _: embedder), names, lambda: 0.0)
+
+
+def asked_towards(engine: DenseEngine, locale: Locale = "en") -> list[float]:
+    vector = engine.search(make_query("east", locale=locale)).query_vector
+    assert vector is not None
+    return [float(x) for x in vector.vector]
+
+
+def test_a_query_is_embedded_with_the_names_that_are_added_to_it() -> None:
+    names = Names("far")
+
+    assert asked_towards(with_names({"en": names})) == [-1.0, 0.0]
+    assert names.given == [("east", "en")]
+
+
+def test_without_names_a_query_is_embedded_as_it_was_typed() -> None:
+    assert asked_towards(with_names(None)) == [1.0, 0.0]
+    assert asked_towards(with_names({})) == [1.0, 0.0]
+    assert asked_towards(with_names({"en": Names("")})) == [1.0, 0.0]
+
+
+def test_the_names_are_those_of_the_querys_locale() -> None:
+    english, spanish = Names("far"), Names("")
+    engine = with_names({"en": english, "es-419": spanish})
+
+    assert asked_towards(engine, "es-419") == [1.0, 0.0]
+    assert asked_towards(engine, "pt-BR") == [1.0, 0.0]
+    assert (english.given, spanish.given) == ([], [("east", "es-419")])
+
+
+def test_the_shipped_names_are_brought_in_by_the_words_of_the_cards() -> None:
+    chunks = [make_chunk("a:en:1", "Warfarin and ibuprofen.", drugs=("warfarin",))]
+    names = LexicalConfig(drug_names=True).expansions(chunks)
+
+    assert set(names) == {"en", "es-419", "pt-BR"}
+    assert names["en"].with_names("is coumadin safe", "en") == "is coumadin safe (warfarin)"
+    assert names["en"].with_names("is warfarin safe", "en") == "is warfarin safe"
+    assert LexicalConfig(drug_names=False).expansions(chunks) == {}

@@ -37,13 +37,17 @@ from kb.types import (
     Fingerprint,
     Hit,
     LegQuery,
+    Locale,
     QueryVector,
     Ranking,
     VectorSpace,
 )
 from serve import stages as stages_module
-from serve.pipeline import RESERVE_MS, decide_path
+from serve.calibration import Calibration, Curve
+from serve.pipeline import RESERVE_MS, HybridPipeline, decide_path
 from serve.schemas import RetrieveRequest, RetrieveResponse
+from serve.stages import Stages
+from serve.telemetry import NoMetrics, Telemetry
 
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 REASONS = {"raise": "down", "crash": "failed", "hang": "timeout"}
@@ -774,6 +778,40 @@ async def test_weights_and_the_constant_reach_the_fusion() -> None:
     assert scores == pytest.approx({"a": 3 / 11, "b": 3 / 12 + 0.5 / 11, "c": 0.5 / 12})
 
 
+def world_in(locale: Locale) -> World:
+    """Give a world whose sub-chunks are in a locale, and whose dense leg is e5's."""
+    fingerprint = Fingerprint("multilingual-e5-small", "1", 1, "", "")
+    space = VectorSpace(fingerprint, (), 3)
+    vector = QueryVector(GENERATION, space.name, np.ones(1, dtype=np.float32))
+    dense = FakeDenseLeg(hits=hits_of("b:en:1", "c:en:1"), query_vector=vector)
+    world = World([make_chunk(f"{card}:en:1", locale=locale) for card in "abc"], dense=dense)
+    loaded = make_generation(world.chunks)
+    world.pipeline.switch(replace(loaded, manifest=replace(loaded.manifest, spaces=(space,))))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("locale", "weights", "bm25", "dense"),
+    [
+        ("es-419", {}, 1.0, 1.0),
+        ("en", {"cross_language_bm25_weight": 0.25}, 0.25, 1.0),
+        ("es-419", {"cross_language_bm25_weight": 0.25}, 1.0, 1.0),
+        ("es-419", {"dense_weight_by_embedder": {"multilingual-e5-small": 0.5}}, 1.0, 0.5),
+        ("es-419", {"dense_weight_by_embedder": {"bge-small-en-v1.5": 0.5}}, 1.0, 1.0),
+    ],
+)
+async def test_the_legs_weigh_by_language_and_by_embedder(
+    locale: Locale, weights: dict[str, Any], bm25: float, dense: float
+) -> None:
+    neutral = {"cross_language_bm25_weight": 1.0, "dense_weight_by_embedder": {}}
+    answer = await world_in(locale).ask(
+        make_settings(**{**neutral, **weights}), locale="es-419", rerank=False, explain=True
+    )
+
+    scores = {hit.card_id: hit.score for hit in answer.hits}
+    assert scores == pytest.approx({"a": bm25 / 61, "b": bm25 / 62 + dense / 61, "c": dense / 62})
+
+
 # The answer
 
 
@@ -808,6 +846,164 @@ async def test_the_evidence_says_what_each_stage_saw() -> None:
 
 async def test_there_is_no_evidence_unless_it_is_asked_for() -> None:
     assert all(hit.evidence is None for hit in (await World().ask()).hits)
+
+
+# Relevance
+
+FITTED = Calibration(
+    fitted_on="a few queries",
+    curves=(
+        Curve(space="space", reranker=None, intercept=-4.0, similarity=8.0),
+        Curve(space="space", reranker="fake-reranker", intercept=-5.0, similarity=6.0, rerank=3.0),
+    ),
+)
+
+
+def calibrated(world: World, calibration: Calibration = FITTED) -> World:
+    """Give a world its calibration; the lexical hit that the dense leg missed is half similar."""
+    world.dense.cosines = {"a:en:1": 0.5}
+    stages = Stages(world.bm25, world.dense, world.reranker)
+    world.pipeline = HybridPipeline(
+        stages,
+        make_generation(world.chunks),
+        Telemetry(NoMetrics()),
+        world.clock,
+        calibration,
+    )
+    return world
+
+
+def relevance_of(answer: RetrieveResponse) -> dict[str, tuple[float | None, bool]]:
+    return {
+        hit.card_id: (hit.evidence.relevance, hit.evidence.calibrated)
+        for hit in answer.hits
+        if hit.evidence
+    }
+
+
+async def test_with_a_calibration_each_hit_has_its_probability_when_it_is_explained() -> None:
+    answer = await calibrated(World()).ask(explain=True)
+
+    assert answer.hybrid_path == "full"
+    # Logits 1, -1 and 2 are 0.731, 0.269 and 0.881: for a -5 + 6 * 0.5 + 3 * 0.731 = 0.193.
+    found = relevance_of(answer)
+    assert all(known for _, known in found.values())
+    assert {card: probability for card, (probability, _) in found.items()} == pytest.approx(
+        {"a": 0.548144, "b": 0.769737, "c": 0.951772}, abs=1e-6
+    )
+
+
+async def test_what_was_not_reranked_has_the_probability_of_its_similarity_alone() -> None:
+    answer = await calibrated(World()).ask(explain=True, rerank=False)
+
+    assert answer.hybrid_path == "rrf_only"
+    assert relevance_of(answer)["a"] == (0.5, True)  # -4 + 8 * 0.5 = 0.
+
+
+async def test_beyond_the_window_the_probability_is_that_of_the_similarity_alone() -> None:
+    answer = await calibrated(World()).ask(make_settings(reranker_max_input=1), explain=True)
+
+    assert answer.hybrid_path == "full"
+    assert [hit.score_kind for hit in answer.hits] == ["rerank", "fused", "fused"]
+    assert relevance_of(answer)["a"] == (0.5, True)
+
+
+async def test_the_dense_leg_alone_is_calibrated_too() -> None:
+    answer = await calibrated(World()).ask(explain=True, hybrid=False)
+
+    assert answer.hybrid_path == "dense_only"
+    assert all(known for _, known in relevance_of(answer).values())
+
+
+async def test_without_a_similarity_no_hit_has_a_probability() -> None:
+    world = calibrated(World())
+    world.dense.fault = "raise"
+
+    answer = await world.ask(explain=True)
+
+    assert answer.hybrid_path == "bm25_only"
+    assert relevance_of(answer) == {"a": (None, False), "b": (None, False)}
+
+
+async def test_another_vector_space_than_the_one_fitted_on_has_no_probability() -> None:
+    curves = tuple(curve.model_copy(update={"space": "other"}) for curve in FITTED.curves)
+    world = calibrated(World(), Calibration(fitted_on="x", curves=curves))
+
+    assert set(relevance_of(await world.ask(explain=True)).values()) == {(None, False)}
+
+
+async def test_a_calibration_changes_neither_order_nor_score_and_shows_nothing_unasked() -> None:
+    plain = World()
+    plain.dense.cosines = {"a:en:1": 0.5}
+
+    answer, before = await calibrated(World()).ask(), await plain.ask()
+
+    assert answer.hits == before.hits
+    assert all(hit.evidence is None for hit in answer.hits)
+
+
+# Turns that a card answers
+
+TURN = make_chunk("a:en:asked-1", "my gums bleed, what now?", title="A", shown=False, ordinal=3)
+ANSWER = (
+    make_chunk("a:en:1", "About bleeding.", title="A", ordinal=1),
+    make_chunk("a:en:2", "Call your doctor.", title="A", ordinal=2),
+)
+
+
+def turned(bm25: tuple[str, ...], dense: tuple[str, ...]) -> World:
+    return World(
+        [*ANSWER, TURN, CHUNKS[1]],
+        FakeLeg("bm25", hits_of(*bm25)),
+        FakeDenseLeg(hits=hits_of(*dense)),
+    )
+
+
+async def test_a_card_found_by_a_turn_alone_shows_its_text_and_names_the_turn() -> None:
+    (hit,) = (await turned((TURN.id,), (TURN.id,)).ask(explain=True)).hits
+
+    assert (hit.card_id, hit.chunk_id, hit.passage) == ("a", "a:en:1", "About bleeding.")
+    assert hit.evidence is not None
+    assert hit.evidence.asked_as == TURN.text
+    assert hit.similarity == 0.9
+
+
+async def test_of_a_card_found_by_a_turn_the_best_text_that_was_found_is_shown() -> None:
+    (hit,) = (await turned((TURN.id, "a:en:2"), (TURN.id,)).ask(explain=True, rerank=False)).hits
+
+    assert (hit.chunk_id, hit.passage) == ("a:en:2", "Call your doctor.")
+    assert hit.evidence is not None
+    assert hit.evidence.asked_as == TURN.text
+
+
+async def test_a_card_whose_text_was_found_before_its_turn_names_no_turn() -> None:
+    world = turned(("a:en:2", TURN.id), ("a:en:2", TURN.id))
+
+    (hit,) = (await world.ask(explain=True, rerank=False)).hits
+
+    assert hit.chunk_id == "a:en:2"
+    assert hit.evidence is not None
+    assert hit.evidence.asked_as is None
+
+
+async def test_the_reranker_reads_the_text_of_a_card_and_never_a_turn() -> None:
+    world = turned((TURN.id,), (TURN.id, "b:en:1"))
+
+    await world.ask()
+
+    ((_, passages, _, _),) = world.reranker.asked
+    assert passages == ("A: About bleeding.", "B: text of b")
+
+
+@pytest.mark.parametrize("down", ["bm25", "dense"])
+async def test_a_leg_that_answers_alone_shows_no_turn_either(down: str) -> None:
+    world = turned((TURN.id,), (TURN.id,))
+    getattr(world, down).fault = "raise"
+
+    answer = await world.ask()
+
+    assert [hit.passage for hit in answer.hits] == ["About bleeding."]
+    assert TURN.text not in answer.model_dump_json()
 
 
 async def test_the_passage_is_the_cards_best_sub_chunk_and_its_own_text() -> None:

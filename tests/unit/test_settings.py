@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+import serve
 from kb.errors import InputError, SettingsError
 from kb.stores.factory import StoreConfig
 from serve.settings import LIVE_SETTINGS, Settings, change_live, load_settings
@@ -54,6 +55,19 @@ def test_every_place_is_absolute() -> None:
 
     places = (settings.kb_home, settings.trace_file, settings.model_home, settings.kb_cards)
     assert places == tuple(Path.cwd() / name for name in ("here", "t", "m", "c"))
+
+
+def test_the_calibration_is_the_shipped_one_unless_another_is_named() -> None:
+    shipped = Path(serve.__file__).parent / "calibration.json"
+
+    assert load().calibration_file == shipped
+    assert load({}, {"CALIBRATION_FILE": "mine.json"}).calibration_file == Path.cwd() / "mine.json"
+    assert load({"calibration_file": "/etc/c.json"}).calibration_file == Path("/etc/c.json")
+
+
+def test_the_calibration_stays_while_the_service_runs() -> None:
+    with pytest.raises(SettingsError, match="'calibration_file' cannot change while serving"):
+        change_live(load(), {"calibration_file": "mine.json"})
 
 
 @pytest.mark.parametrize(
@@ -239,6 +253,8 @@ LIVE: dict[str, Any] = {
     "rrf_k": 11.0,
     "bm25_weight": 0.7,
     "dense_weight": 2.0,
+    "dense_weight_by_embedder": {"bge-small-en-v1.5": 2.0},
+    "cross_language_bm25_weight": 0.2,
     "rerank_weight": 0.3,
     "candidate_multiplier": 3,
     "candidate_max": 30,
