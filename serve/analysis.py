@@ -21,8 +21,7 @@ class TextAnalysis:
     """
 
     def __init__(self) -> None:
-        self._generation = ""
-        self._expansions: dict[Locale, DrugNameExpansion] = {}
+        self._expansions: dict[tuple[str, Locale], DrugNameExpansion] = {}
 
     def __call__(
         self, request: AnalyzeRequest, config: LexicalConfig, generation: LoadedGeneration | None
@@ -45,9 +44,11 @@ class TextAnalysis:
     ) -> DrugNameExpansion:
         from kb.analysis.drug_names import DrugNameExpansion
 
-        if generation.manifest.id != self._generation:
-            self._generation, self._expansions = generation.manifest.id, {}
-        if locale not in self._expansions:
+        # Replaced as a whole and keyed by generation: threads may meet here, and a switch between.
+        key = (generation.manifest.id, locale)
+        made = self._expansions.get(key)
+        if made is None:
             made = DrugNameExpansion.of_view(generation.chunks, locale, config)
-            self._expansions[locale] = made
-        return self._expansions[locale]
+            kept = {k: v for k, v in self._expansions.items() if k[0] == key[0]}
+            self._expansions = {**kept, key: made}
+        return made
