@@ -10,11 +10,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evals.collection import read_qrels
-from evals.vectors import CachedEmbedder
+from evals.vectors import cached_embedders
 from evals.workbench import Workbench, publish, workbench_of
 from kb.cards import read_cards
 from kb.chunking import split_cards
-from kb.embedders.factory import choose_embedders
 from kb.errors import InputError
 from kb.progress import Progress
 from kb.types import Locale
@@ -126,10 +125,7 @@ def open_golden(settings: Settings, cache: Path, progress: Progress | None = Non
     settings = settings.model_copy(
         update={"kb_home": cache / "kb" / "shipped", "ingest_on_start": False}
     )
-    embedders = [
-        CachedEmbedder(embedder, cache / "vectors")
-        for embedder in choose_embedders(settings.embedder_config())
-    ]
+    embedders = list(cached_embedders(settings.embedder_config(), cache / "vectors"))
     publish(split_cards(read_cards(settings.kb_cards)), settings, embedders, progress)
     return workbench_of(settings, cache)
 

@@ -10,9 +10,8 @@ from typing import Any
 from evals.collection import Collection
 from evals.memory import RememberedDense, RememberedLexical
 from evals.pairs import CachedReranker
-from evals.vectors import CachedEmbedder
+from evals.vectors import cached_embedders
 from kb.chunking import MAX_TOKENS, split_cards
-from kb.embedders.factory import choose_embedders
 from kb.errors import InputError, StageUnavailable
 from kb.generations import LoadedGeneration
 from kb.ingest import ingest_chunks
@@ -88,8 +87,7 @@ def open_workbench(  # noqa: PLR0913  # What, by what, and how it is kept.
     """
     embedders: list[Embedder] = []
     if not without_vectors:
-        embedder = _embedder(settings, collection.query_locale)
-        embedders.append(CachedEmbedder(embedder, cache / "vectors"))
+        embedders.append(_embedder(settings, collection.query_locale, cache / "vectors"))
     kind = "words" if without_vectors else str(max_tokens)
     settings = settings.model_copy(
         update={
@@ -121,13 +119,11 @@ def workbench_of(settings: Settings, cache: Path, max_tokens: int = MAX_TOKENS) 
     return Workbench(stages, reranker, generation, settings, max_tokens)
 
 
-def _embedder(settings: Settings, locale: Locale) -> Embedder:
+def _embedder(settings: Settings, locale: Locale, folder: Path) -> Embedder:
     """Give the embedder that the service would ask for queries in a locale."""
-    config = settings.embedder_config()
-    for entry in config.preference:
-        for embedder in choose_embedders(replace(config, preference=(entry,))):
-            if not embedder.languages or language_of(locale) in embedder.languages:
-                return embedder
+    for embedder in cached_embedders(settings.embedder_config(), folder):
+        if not embedder.languages or language_of(locale) in embedder.languages:
+            return embedder
     raise InputError(f"no embedder at hand covers {locale}; `make models` fetches those in the box")
 
 

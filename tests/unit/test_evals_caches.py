@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,14 +33,17 @@ def test_vectors_come_in_order_and_each_text_is_embedded_once(tmp_path: Path) ->
 
 
 def test_what_was_embedded_before_a_failure_is_kept(tmp_path: Path) -> None:
-    failing = HashEmbedder(fail_on_call=65, error=StageUnavailable("dense", "down"))
+    calls_of_a_batch = os.cpu_count() or 1
+    failing = HashEmbedder(
+        fail_on_call=calls_of_a_batch + 1, error=StageUnavailable("dense", "down")
+    )
     with pytest.raises(StageUnavailable):
         CachedEmbedder(failing, tmp_path).embed_passages(TEXTS)
 
     after = HashEmbedder()
     CachedEmbedder(after, tmp_path).embed_passages(TEXTS)
 
-    assert len(after.passages) <= len(TEXTS) - 64
+    assert len(after.passages) == len(TEXTS) - 32
 
 
 def test_another_embedder_finds_nothing_of_the_first(tmp_path: Path) -> None:
