@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 
+import numpy as np
 from rank_bm25 import BM25Okapi
 
 from deployments.engines.selection import select_hits
@@ -74,12 +75,15 @@ class _Index:
         if self._bm25 is None:
             raise StageUnavailable("bm25", "index_empty")
         tokens = self._config.analyze(query.text, query.locale)
-        if self._expansion:
-            tokens += self._expansion.added(query.text, query.locale)
-        places = set(chain.from_iterable(self._places.get(token, ()) for token in tokens))
+        drugs = self._expansion.alternatives(query.text, query.locale) if self._expansion else []
+        named = [*tokens, *chain.from_iterable(drugs)]
+        places = set(chain.from_iterable(self._places.get(token, ()) for token in named))
         if not places:
             return (), 0
-        scores = self._bm25.get_scores(tokens)
+        one_of = set(chain.from_iterable(drugs))
+        scores = self._bm25.get_scores([token for token in tokens if token not in one_of])
+        for names in drugs:
+            scores = scores + np.max([self._bm25.get_scores([name]) for name in names], axis=0)
         kept = [place for place in places if query.filters.accept(self._chunks[place])]
         kept.sort(key=lambda place: (-scores[place], self._chunks[place].id))
         order = (

@@ -132,10 +132,23 @@ class DrugNameExpansion:
         return cls((chunk for chunk in chunks if chunk.id in view), config)
 
     def added(self, text: str, locale: Locale) -> list[str]:
-        """Give the tokens to score beside those of the text, each once, in order."""
+        """Give the tokens that the text lacks of its drugs' names, each once, in order."""
         typed = set(self._config.analyze(text, locale))
         found = (token for word in _words(text) for token in self._added_by(word, locale))
         return [token for token in dict.fromkeys(found) if token not in typed]
+
+    def alternatives(self, text: str, locale: Locale) -> list[tuple[str, ...]]:
+        """Give the names of each drug in the text, as typed and as added: any one says it all.
+
+        Scored one by one, a sub-chunk that names one drug twice would outdo one that names both.
+        """
+        typed = set(self._config.analyze(text, locale))
+        found: dict[tuple[str, ...], None] = {}
+        for word in _words(text):
+            if added := tuple(self._added_by(word, locale)):
+                own = (token for token in self._config.analyze(word, locale) if token in typed)
+                found[tuple(sorted({*own, *added}))] = None
+        return list(found)
 
     def with_names(self, text: str, locale: Locale) -> str:
         """Give the text with the added words behind it, for a model to read."""

@@ -285,3 +285,37 @@ def test_expansion_adds_to_what_was_typed_and_drops_nothing() -> None:
 
     assert found(expanding, "coumadin or aspirin") == ["c2", "c1", "c0"]
     assert found(expanding, "aspirin") == ["c2"]
+
+
+def test_a_sub_chunk_that_names_one_drug_twice_does_not_outdo_one_that_names_both() -> None:
+    chunks = [
+        make_chunk(
+            "other:en:1", "My teen takes Zoloft and wants Midol or Advil.", drugs=("ibuprofen",)
+        ),
+        make_chunk(
+            "both:en:1", "Is ibuprofen fine with warfarin?", drugs=("ibuprofen", "warfarin")
+        ),
+        make_chunk("coumadin:en:1", "Coumadin tablets by colour.", drugs=("warfarin",)),
+        *(make_chunk(f"filler{n}:en:1", f"Something else, number {n}.") for n in range(6)),
+    ]
+    engine = Bm25Engine(chunks, GENERATION, LexicalConfig(drug_names=True))
+
+    for query in ("ibuprofen with warfarin", "Advil with Coumadin", "ibuprofin and warferin"):
+        assert found(engine, query)[0] == "both"
+
+
+def test_the_other_names_of_a_drug_count_as_much_as_the_best_of_them_alone() -> None:
+    chunks = [
+        make_chunk("a:en:1", "Advil, Motrin."),
+        make_chunk("b:en:1", "Advil, water."),
+        *(make_chunk(f"filler{n}:en:1", f"Something else, number {n}.") for n in range(6)),
+    ]
+    plain = Bm25Engine(chunks, GENERATION, LexicalConfig())
+    expanding = Bm25Engine(chunks, GENERATION, LexicalConfig(drug_names=True))
+
+    def scores(engine: Bm25Engine, query: str) -> dict[str, float]:
+        return {hit.chunk_id: hit.score for hit in engine.search(make_query(query)).hits}
+
+    one_name, any_name = scores(plain, "advil"), scores(expanding, "ibuprofen")
+    assert any_name["b:en:1"] == one_name["b:en:1"]
+    assert any_name["a:en:1"] == max(one_name["a:en:1"], scores(plain, "motrin")["a:en:1"])
