@@ -198,7 +198,9 @@ def _distinct(titles: Sequence[str]) -> list[str]:
 
 def _command(result: Result) -> str:
     locale = "detect" if result.query_locale == "detected" else result.query_locale
-    words = ["python", "-m", "evals", "run", f"evals/collections/{result.collection}"]
+    there = (COLLECTIONS / result.collection).is_dir()
+    folder = f"{'evals/collections' if there else 'DIR'}/{result.collection}"
+    words = ["python", "-m", "evals", "run", folder]
     words += ["--split", result.split, "--locale", locale, "--unit", result.unit]
     if (paths := paths_of(result)) != list(PATHS):
         words += ["--paths", ",".join(paths)]
