@@ -247,7 +247,7 @@ from queries import QUERIES
 from serve.local import build_pipeline
 from serve.schemas import RetrieveRequest
 from serve.settings import load_settings
-settings = load_settings({PATIENT!r}, environ={{}}, overrides={{
+settings = load_settings({ {**PATIENT, **FEWER_PAIRS}!r}, environ={{}}, overrides={{
     "kb_home": {str(knowledge)!r}, "model_home": {str(MODELS)!r}}})
 pipeline = build_pipeline(settings)
 async def main():
