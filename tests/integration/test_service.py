@@ -195,7 +195,7 @@ def _paths(service: RunningService, query: str) -> set[str]:
     return {service.retrieve(query)["hybrid_path"] for _ in range(6)}
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 180) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
