@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,8 +18,8 @@ from evals.evaluate import DEFAULT_PATHS, evaluate
 from evals.results import read_result, table, write_result
 from evals.workbench import NO_HURRY, open_workbench
 from kb.chunking import MAX_TOKENS
-from kb.errors import InputError, WorkError
-from serve.cli_common import common_flags, load_cli_settings
+from kb.errors import InputError
+from serve.cli_common import common_flags, exit_code, load_cli_settings
 from serve.progress_bar import Bar
 from serve.schemas import HybridPath
 from serve.settings import Settings
@@ -31,15 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code."""
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-    run: Callable[[argparse.Namespace], int] = parsed.run
-    try:
-        return run(parsed)
-    except InputError as error:
-        print(f"evals: {error}", file=sys.stderr)
-        return 2
-    except WorkError as error:
-        print(f"evals: {error}", file=sys.stderr)
-        return 1
+    return exit_code("evals", parsed)
 
 
 def _parser() -> argparse.ArgumentParser:

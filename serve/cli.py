@@ -12,7 +12,7 @@ import logging
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 from kb.cards import read_cards
 from kb.embedders.factory import ids_at_hand
-from kb.errors import InputError, SettingsError, WorkError
+from kb.errors import InputError, SettingsError
 from kb.models import ModelStore, catalogue, find_spec
 from kb.stores.factory import open_generations
 from serve.cli_analyze import add_analyze_command
-from serve.cli_common import common_flags, load_cli_settings
+from serve.cli_common import common_flags, exit_code, load_cli_settings
 from serve.cli_generations import add_generations_command
 from serve.progress_bar import Bar
 from serve.schemas import RetrieveRequest
@@ -40,18 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code."""
     parsed = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    run: Callable[[argparse.Namespace], int] = parsed.run
-    try:
-        return run(parsed)
-    except InputError as error:
-        print(f"retrieval: {error}", file=sys.stderr)
-        return 2
-    except WorkError as error:
-        print(f"retrieval: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("retrieval: interrupted", file=sys.stderr)
-        return 1
+    return exit_code("retrieval", parsed)
 
 
 def _parser() -> argparse.ArgumentParser:

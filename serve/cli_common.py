@@ -1,12 +1,36 @@
-"""What the commands have in common: flags and settings."""
+"""What the commands have in common: flags, settings and exit codes."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from kb.errors import SettingsError
+from kb.errors import InputError, SettingsError, WorkError
 from serve.settings import Settings, load_settings
+
+
+def exit_code(name: str, parsed: argparse.Namespace) -> int:
+    """Run the chosen command; what fails is one line on standard error.
+
+    Exit codes: 0 done, 1 the work failed, 2 the call or the input is wrong.
+
+    Args:
+        name: of the command, before the line.
+        parsed: its arguments; ``run`` is the function of the chosen sub-command.
+    """
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    try:
+        return run(parsed)
+    except InputError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except WorkError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+    return 1
 
 
 def common_flags() -> argparse.ArgumentParser:
